@@ -1,0 +1,231 @@
+"""What can be switched on: the axes, a setting of them, and the grid of ranks that a setting needs. No torch here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from typing import Literal
+
+Value = int | bool | str
+
+PRECISIONS = ("fp64", "fp32", "bf16", "fp16")
+
+
+class Axis(StrEnum):
+    """Every axis that a rung can switch on, outermost in the grid of ranks first."""
+
+    DP_REPLICATE = "dp_replicate"
+    DP_SHARD = "dp_shard"
+    TP = "tp"
+    SP = "sp"
+    ACCUM = "accum"
+    PRECISION = "precision"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spec:
+    """What an axis is, apart from how it is applied (that is in ``worker/axes``)."""
+
+    axis: Axis
+    takes: Literal["degree", "switch", "choice"]
+    meaning: str
+    structural: bool = True
+    """Structural axes change how the work is split; the others change the numbers that are computed with."""
+    devices: bool = False
+    """The world is ``degree`` times larger."""
+    data: bool = False
+    """Ranks along this axis read different samples."""
+    needs: tuple[Axis, ...] = ()
+    choices: tuple[str, ...] = ()
+    default: tuple[Value, ...] = ()
+    """The values that the built-in ladder tries. Degrees of different axes are coprime where the world allows it, so
+    that a gradient which is 3.000 x the reference has one suspect."""
+
+    @property
+    def off(self) -> Value:
+        """The value that means off. For a choice there is none: the matrix decides which one is the plain one."""
+        off: dict[str, Value] = {"degree": 1, "switch": False, "choice": ""}
+        return off[self.takes]
+
+    def parse(self, value: object) -> Value:
+        """The value that the user wrote, or ValueError with the rule that it breaks."""
+        match self.takes:
+            case "degree":
+                if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
+                    return value
+                raise ValueError(f"{self.axis} takes a whole number of at least 1 (1 is off), not {value!r}")
+            case "switch":
+                if isinstance(value, bool):
+                    return value
+                raise ValueError(f"{self.axis} takes true or false, not {value!r}")
+            case "choice":
+                if value in self.choices:
+                    return str(value)
+                raise ValueError(f"{self.axis} takes one of {', '.join(self.choices)}, not {value!r}")
+
+
+SPECS: tuple[Spec, ...] = (
+    Spec(
+        axis=Axis.DP_REPLICATE,
+        takes="degree",
+        meaning="replicas that read different samples and average their gradients: DDP; with dp_shard, HSDP",
+        devices=True,
+        data=True,
+        default=(3,),
+    ),
+    Spec(
+        axis=Axis.DP_SHARD,
+        takes="degree",
+        meaning="parameters, gradients and optimizer state sharded over ranks that read different samples: FSDP2",
+        devices=True,
+        data=True,
+        default=(3,),
+    ),
+    Spec(
+        axis=Axis.TP,
+        takes="degree",
+        meaning="matrices sharded by columns and rows, vocabulary-parallel embedding and loss",
+        devices=True,
+        default=(2,),
+    ),
+    Spec(
+        axis=Axis.SP,
+        takes="switch",
+        meaning="norms computed on a part of the sequence, inside tp",
+        needs=(Axis.TP,),
+        default=(True,),
+    ),
+    Spec(axis=Axis.ACCUM, takes="degree", meaning="micro-batches for one optimizer step", default=(5,)),
+    Spec(
+        axis=Axis.PRECISION,
+        takes="choice",
+        meaning="numbers that are computed with: fp64, fp32, bf16 or fp16 autocast, the last with loss scaling",
+        structural=False,
+        choices=PRECISIONS,
+        default=("bf16", "fp16"),
+    ),
+)
+SPEC: dict[Axis, Spec] = {spec.axis: spec for spec in SPECS}
+
+
+class Setting(Mapping[Axis, Value]):
+    """The axes that are switched on, with their values, in the order of :class:`Axis`. Hashable; named like a rung."""
+
+    __slots__ = ("_on",)
+
+    def __init__(self, on: Mapping[Axis, Value] | Mapping[str, Value] | None = None) -> None:
+        given = {Axis(axis): value for axis, value in (on or {}).items()}
+        self._on = {axis: given[axis] for axis in Axis if axis in given and given[axis] != SPEC[axis].off}
+
+    def __getitem__(self, axis: Axis) -> Value:
+        return self._on[axis]
+
+    def __iter__(self) -> Iterator[Axis]:
+        return iter(self._on)
+
+    def __len__(self) -> int:
+        return len(self._on)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self._on.items()))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Setting) and self._on == other._on
+
+    def __repr__(self) -> str:
+        return f"Setting({self.name})"
+
+    def degree(self, axis: Axis) -> int:
+        """The degree of an axis that takes one; 1 where it is off."""
+        return int(self._on.get(axis, 1))
+
+    @property
+    def name(self) -> str:
+        """``tp2+sp+accum5+bf16``; ``single`` with every axis off."""
+        parts = []
+        for axis, value in self._on.items():
+            parts.append({"degree": f"{axis}{value}", "switch": f"{axis}", "choice": f"{value}"}[SPEC[axis].takes])
+        return "+".join(parts) or "single"
+
+    @property
+    def structural(self) -> Setting:
+        return Setting({axis: value for axis, value in self._on.items() if SPEC[axis].structural})
+
+    @property
+    def numerics(self) -> Setting:
+        return Setting({axis: value for axis, value in self._on.items() if not SPEC[axis].structural})
+
+    def without(self, axis: Axis) -> Setting:
+        return Setting({other: value for other, value in self._on.items() if other != axis})
+
+    def neighbours(self) -> dict[Axis, Setting]:
+        """The same with one axis switched off, for each axis that can be switched off alone."""
+        return {
+            axis: self.without(axis)
+            for axis in self._on
+            if not any(axis in SPEC[other].needs for other in self._on if other != axis)
+        }
+
+    def to_json(self) -> dict[str, Value]:
+        return {axis.value: value for axis, value in self._on.items()}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The grid of ranks of a setting. The last axis varies fastest: the ranks of a tp group are next to each other."""
+
+    setting: Setting
+
+    @cached_property
+    def degrees(self) -> dict[Axis, int]:
+        """Of every axis that takes devices, outermost first, those of degree 1 too."""
+        return {spec.axis: self.setting.degree(spec.axis) for spec in SPECS if spec.devices}
+
+    @property
+    def world_size(self) -> int:
+        return math.prod(self.degrees.values())
+
+    @property
+    def data_size(self) -> int:
+        """How many different parts of a batch are read at the same time."""
+        return math.prod(degree for axis, degree in self.degrees.items() if SPEC[axis].data)
+
+    def coordinates(self, rank: int) -> dict[Axis, int]:
+        """Where a rank stands on each axis that takes devices."""
+        out: dict[Axis, int] = {}
+        for axis, degree in reversed(self.degrees.items()):
+            rank, out[axis] = divmod(rank, degree)
+        return {axis: out[axis] for axis in self.degrees}
+
+    def data_rank(self, rank: int) -> int:
+        """Which part of a batch the rank reads, 0 <= data_rank < data_size."""
+        index = 0
+        for axis, at in self.coordinates(rank).items():
+            if SPEC[axis].data:
+                index = index * self.degrees[axis] + at
+        return index
+
+    def group(self, rank: int, *axes: Axis) -> tuple[int, ...]:
+        """The ranks that differ from ``rank`` along ``axes`` only, itself among them, in ascending order."""
+        here = self.coordinates(rank)
+        return tuple(
+            other
+            for other in range(self.world_size)
+            if all(at == here[axis] for axis, at in self.coordinates(other).items() if axis not in axes)
+        )
+
+    def groups(self, *axes: Axis) -> tuple[tuple[int, ...], ...]:
+        """All groups along ``axes``; together they hold each rank once."""
+        return tuple(dict.fromkeys(self.group(rank, *axes) for rank in range(self.world_size)))
+
+    @property
+    def data_axes(self) -> tuple[Axis, ...]:
+        return tuple(axis for axis in self.degrees if SPEC[axis].data)
+
+    @property
+    def model_axes(self) -> tuple[Axis, ...]:
+        """The axes whose ranks work on the same samples together."""
+        return tuple(axis for axis in self.degrees if not SPEC[axis].data)

@@ -1,0 +1,155 @@
+"""The files between the ranks and the judge: what a rank writes with the standard library, the judge reads with numpy.
+
+A rank owns two append-only files in the folder of its rung, flushed at the end of every step, so that a killed rank
+leaves everything up to its last step:
+
+``rank-00000.jsonl``
+    One JSON object a line, each with an ``event``: ``header`` (who and where), ``entry`` (a tensor that is going to be
+    recorded: its kind, name, extent), ``step`` (what happened in a step), ``end`` (the run came to its end).
+
+``rank-00000.digests``
+    One record of fixed size for each digest: which step, which entry, which item (a sample id, else -1), the values,
+    and a checksum of the record.
+
+A trace never says that a fault was planted, and nothing that is read here is executed.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+from dist_checks.extent import Extent
+
+SCHEMA = 1
+BUCKETS = 64
+"""Number of float64 buckets of a sketch."""
+
+BEFORE = -1
+"""The step of what is recorded before the first step: the initial weights and buffers."""
+
+NO_ITEM = -1
+"""The item of a digest that belongs to no single sample."""
+
+
+class Kind(StrEnum):
+    """What a recorded tensor is, and at which moment of the step it was seen."""
+
+    WEIGHT = "weight"  # before the first step (step BEFORE), then after each step
+    BUFFER = "buffer"  # at the same moments
+    GRADIENT = "gradient"  # after reduction, before clipping, loss scale divided out
+    APPLIED = "applied"  # the gradient as the optimizer gets it: after unscaling and clipping
+    STATE = "state"  # optimizer state after the step, named "<parameter>/<state>"
+    OUTPUT = "output"  # of a block, one digest a sample
+    OUTPUT_GRADIENT = "output_gradient"  # of that output, one digest a sample, loss scale divided out
+    SAMPLE_GRADIENT = "sample_gradient"  # one sample's own share of the gradient; recorded by singles only
+
+
+class Values(NamedTuple):
+    """A digest: a few numbers about one tensor, or one part of it, that add up over the parts of a tensor."""
+
+    fingerprint: int
+    """Position-weighted sum of the bits, 0 <= fingerprint < 2**64."""
+    elements: int
+    zeros: int
+    nonfinite: int
+    sum_squares: float
+    """Of the finite elements."""
+    largest: float
+    """Largest magnitude of the finite elements."""
+    sketch: tuple[float, ...]
+    """BUCKETS signed sums; linear in the tensor."""
+
+
+def add(a: Values, b: Values) -> Values:
+    """The digest of the union of two disjoint parts of one tensor."""
+    return Values(
+        fingerprint=(a.fingerprint + b.fingerprint) % 2**64,
+        elements=a.elements + b.elements,
+        zeros=a.zeros + b.zeros,
+        nonfinite=a.nonfinite + b.nonfinite,
+        sum_squares=a.sum_squares + b.sum_squares,
+        largest=max(a.largest, b.largest),
+        sketch=tuple(x + y for x, y in zip(a.sketch, b.sketch, strict=True)),
+    )
+
+
+# step, entry, item, fingerprint, elements, zeros, nonfinite, sum_squares, largest, sketch | checksum, unused
+_BODY = struct.Struct(f"<iiqQqqqdd{BUCKETS}d")
+_TAIL = struct.Struct("<II")
+RECORD_BYTES = _BODY.size + _TAIL.size
+
+
+def pack(step: int, entry: int, item: int, values: Values) -> bytes:
+    """One record of a ``.digests`` file, RECORD_BYTES long."""
+    body = _BODY.pack(step, entry, item, *values[:-1], *values.sketch)
+    return body + _TAIL.pack(zlib.crc32(body), 0)
+
+
+class Entry(NamedTuple):
+    """A tensor that this rank records, as it stands in the ``.jsonl`` file; digests refer to it by its index."""
+
+    kind: Kind
+    name: str
+    dtype: str
+    extent: Extent
+
+
+def events_path(folder: Path, rank: int) -> Path:
+    return folder / f"rank-{rank:05d}.jsonl"
+
+
+def digests_path(folder: Path, rank: int) -> Path:
+    return folder / f"rank-{rank:05d}.digests"
+
+
+class Writer:
+    """On every rank: appends to this rank's two files. Only :meth:`flush` gives them to the operating system."""
+
+    def __init__(self, folder: Path, rank: int, header: Mapping[str, Any]) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._events: IO[str] = events_path(folder, rank).open("w", encoding="utf-8")
+        self._digests: IO[bytes] = digests_path(folder, rank).open("wb")
+        self._entries: dict[tuple[Kind, str], tuple[int, Entry]] = {}
+        self._count = 0
+        self.event("header", schema=SCHEMA, rank=rank, **header)
+        self.flush()
+
+    def event(self, event: str, **fields: Any) -> None:
+        """Append one line. Floats that are not finite are written as JavaScript writes them: NaN, Infinity."""
+        self._events.write(json.dumps({"event": event, **fields}, separators=(",", ":")) + "\n")
+
+    def digest(self, step: int, entry: Entry, values: Values, item: int = NO_ITEM) -> None:
+        """Append one record; announces the entry when it is new, or when its dtype or extent has changed."""
+        key = (entry.kind, entry.name)
+        known = self._entries.get(key)
+        if known is None or known[1] != entry:
+            known = (self._count, entry)
+            self._entries[key] = known
+            self._count += 1
+            self.event(
+                "entry",
+                index=known[0],
+                kind=entry.kind.value,
+                name=entry.name,
+                dtype=entry.dtype,
+                extent=entry.extent.to_json(),
+            )
+        self._digests.write(pack(step, known[0], item, values))
+
+    def flush(self) -> None:
+        # Digests last: whoever finds a record finds its entry too.
+        self._events.flush()
+        self._digests.flush()
+
+    def close(self, **fields: Any) -> None:
+        """Append the ``end`` event: without it the rank is known to have been cut short."""
+        self.event("end", **fields)
+        self.flush()
+        self._events.close()
+        self._digests.close()
