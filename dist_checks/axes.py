@@ -82,7 +82,7 @@ SPECS: tuple[Spec, ...] = (
         meaning="parameters, gradients and optimizer state sharded over ranks that read different samples: FSDP2",
         devices=True,
         data=True,
-        default=(3,),
+        default=(3, 2),
     ),
     Spec(
         axis=Axis.TP,
@@ -150,6 +150,17 @@ class Setting(Mapping[Axis, Value]):
             parts.append({"degree": f"{axis}{value}", "switch": f"{axis}", "choice": f"{value}"}[SPEC[axis].takes])
         return "+".join(parts) or "single"
 
+    @classmethod
+    def parse(cls, name: str) -> Setting:
+        """The setting of that name: ``tp2+sp``. Raises ValueError where a part of it is no axis."""
+        on: dict[Axis, Value] = {}
+        for part in name.split("+") if name != "single" else ():
+            axis, value = _parse_part(part)
+            if axis in on:
+                raise ValueError(f"'{name}' sets {axis} twice")
+            on[axis] = value
+        return cls(on)
+
     @property
     def structural(self) -> Setting:
         return Setting({axis: value for axis, value in self._on.items() if SPEC[axis].structural})
@@ -171,6 +182,17 @@ class Setting(Mapping[Axis, Value]):
 
     def to_json(self) -> dict[str, Value]:
         return {axis.value: value for axis, value in self._on.items()}
+
+
+def _parse_part(part: str) -> tuple[Axis, Value]:
+    for spec in SPECS:
+        if spec.takes == "choice" and part in spec.choices:
+            return spec.axis, part
+        if spec.takes == "switch" and part == spec.axis:
+            return spec.axis, True
+        if spec.takes == "degree" and part.startswith(spec.axis) and part[len(spec.axis) :].isdecimal():
+            return spec.axis, int(part[len(spec.axis) :])
+    raise ValueError(f"'{part}' is no axis with its value, such as tp2, sp or bf16")
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,166 @@
+"""The command ``dist-checks``."""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from dist_checks import doctor as doctoring
+from dist_checks import session
+from dist_checks.judging.verdict import ExitCode
+from dist_checks.matrix import SAMPLE, ConfigError, Matrix, load, preset
+from dist_checks.report import terminal
+
+app = typer.Typer(
+    name="dist-checks",
+    help="Says which parallelism axis broke a training job, before the job is scaled up.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+MatrixFile = Annotated[
+    Path | None, typer.Argument(metavar="[matrix.toml]", help="default: ./matrix.toml, else the quick preset")
+]
+Preset = Annotated[str, typer.Option("--preset", help="a matrix that comes with the package: quick")]
+Select = Annotated[str, typer.Option("-k", metavar="EXPR", help="only rungs whose name matches, as in pytest")]
+Steps = Annotated[int | None, typer.Option("--steps", min=1, help="instead of the number in the matrix")]
+Strict = Annotated[bool, typer.Option("--strict", help="exit with 1, not 3, where something could not be observed")]
+Json = Annotated[bool, typer.Option("--json", help="print report.json instead of the summary")]
+
+
+@app.command()
+def init(path: Annotated[Path, typer.Argument(help="where to write it")] = Path("matrix.toml")) -> None:
+    """Write a matrix.toml to start from."""
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(SAMPLE.read_text(encoding="utf-8"))
+    except FileExistsError:
+        raise ConfigError(f"{path}: this file exists, and is not overwritten") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written: {error.strerror}") from None
+    print(f"{path} written; next: dist-checks plan {path}")
+
+
+@app.command()
+def doctor() -> None:
+    """Say what works on this machine: torch, collectives, warm starts."""
+    checks = doctoring.examine()
+    for check in checks:
+        print(f"{'ok' if check.ok else 'NOT OK':<7} {check.what:<22} {check.seen}")
+    raise typer.Exit(ExitCode.PASS if all(check.ok for check in checks) else ExitCode.FAIL)
+
+
+@app.command()
+def plan(
+    matrix: MatrixFile = None,
+    preset: Preset = "",
+    select: Select = "",
+    steps: Steps = None,
+) -> None:
+    """Show the rungs, what they are compared with, what they cost, and what is left out and why."""
+    chosen, _ = _matrix(matrix, preset, steps)
+    print(terminal.plan(session.plan(chosen, select=select), session.last_seconds()))
+
+
+@app.command()
+def run(
+    matrix: MatrixFile = None,
+    preset: Preset = "",
+    launcher: Annotated[Literal["local"] | None, typer.Option(help="where ranks run")] = None,
+    select: Select = "",
+    failed: Annotated[bool, typer.Option("--failed", help="only the rungs that failed in runs/latest")] = False,
+    fault: Annotated[
+        str, typer.Option(metavar="ID", help="plant this fault on the ranks: the verdict must name it")
+    ] = "",
+    out: Annotated[Path | None, typer.Option(help="the run's folder; default runs/<time>_<name>")] = None,
+    steps: Steps = None,
+    strict: Strict = False,
+    as_json: Json = False,
+) -> None:
+    """Run the ladder, judge it, write the report."""
+    chosen, text = _matrix(matrix, preset, steps)
+    if launcher:
+        chosen = replace(chosen, launch=replace(chosen.launch, launcher=launcher))
+    outcome = session.run(
+        chosen,
+        out=out,
+        select=select,
+        failed_in=Path("runs/latest") if failed else None,
+        fault=fault or None,
+        show=terminal.progress,
+        source=text,
+    )
+    _print(outcome.report, outcome.folder, as_json)
+    raise typer.Exit(outcome.exit_code(strict=strict))
+
+
+@app.command()
+def judge(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="a run's folder")] = Path("runs/latest"),
+    strict: Strict = False,
+    as_json: Json = False,
+) -> None:
+    """Judge a stored run again, without torch, and write its report again."""
+    outcome = session.Outcome(report=session.judge(folder), folder=folder)
+    _print(outcome.report, folder, as_json)
+    raise typer.Exit(outcome.exit_code(strict=strict))
+
+
+@app.command()
+def report(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="a run's folder")] = Path("runs/latest"),
+    as_json: Json = False,
+) -> None:
+    """Write the pages of a judged run again, and print its summary."""
+    _print(session.pages(folder), folder, as_json)
+
+
+def _matrix(path: Path | None, name: str, steps: int | None) -> tuple[Matrix, str | None]:
+    """The matrix that is asked for, and its text where it is a file and nothing overrides it."""
+    if path and name:
+        raise ConfigError(f"give either a file ({path}) or --preset ({name})")
+    if path is None and not name and Path("matrix.toml").is_file():
+        path = Path("matrix.toml")
+    matrix = load(path) if path else preset(name or "quick")
+    if steps:
+        return replace(matrix, steps=steps), None
+    return matrix, path.read_text(encoding="utf-8") if path else None
+
+
+def _print(report: dict[str, object], folder: Path, as_json: bool) -> None:
+    if as_json:
+        json.dump(report, sys.stdout, indent=1)
+        print()
+    else:
+        terminal.summary(report, sys.stdout, links={"page": folder / "report.html", "data": folder / "report.json"})
+
+
+def main() -> None:
+    """Entry point of the console script: every ending has its exit code."""
+    try:
+        app(standalone_mode=False)
+    except typer.Exit as exit:
+        code = exit.exit_code
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        code = ExitCode.USAGE
+    except typer.Abort:
+        code = ExitCode.INTERRUPTED
+    except KeyboardInterrupt:
+        code = ExitCode.INTERRUPTED
+    except Exception:
+        traceback.print_exc()
+        print("dist-checks itself broke: this is a bug of the harness, not of your job", file=sys.stderr)
+        code = ExitCode.BROKEN
+    else:
+        code = ExitCode.PASS
+    sys.exit(code)

@@ -1,0 +1,216 @@
+"""What the user wrote: matrix.toml, or the same in Python, validated at the door."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal, cast
+
+import tomli_w
+from annotated_types import Ge, Gt
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
+
+from dist_checks.axes import SPEC, Axis, Setting, Value
+
+PRESETS = Path(__file__).with_name("presets")
+SAMPLE = Path(__file__).with_name("sample.toml")
+"""What ``dist-checks init`` writes."""
+
+
+class ConfigError(ValueError):
+    """The configuration is wrong. Each line of the message names a key, its value and what was expected."""
+
+
+_STRICT = ConfigDict(extra="forbid", strict=True)
+_AtLeastOne = Annotated[int, Ge(1)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Train:
+    """How every rung trains; a recipe may read more from its own options."""
+
+    __pydantic_config__ = _STRICT
+    batch: _AtLeastOne = 31
+    """Samples of an optimizer step over all ranks. A prime: no world divides it, so no rank has an even share."""
+    optimizer: Literal["adamw", "sgd"] = "adamw"
+    learning_rate: Annotated[float, Gt(0)] = 3e-3
+    weight_decay: Annotated[float, Ge(0)] = 0.1
+    clip: Annotated[float, Ge(0)] = 1.0
+    """Largest norm of the gradient; 0 for no clipping."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Combine:
+    """Which combinations of the values in ``[axes]`` become rungs."""
+
+    __pydantic_config__ = _STRICT
+    mode: Literal["singles", "pairs", "all"] = "pairs"
+    most: _AtLeastOne = 3
+    """Structural axes that are on in one rung, at most."""
+    exclude: tuple[str, ...] = ()
+    """Names of settings, like ``tp2+accum5``: no rung that has all of it on is planned."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """Where and how the ranks run."""
+
+    __pydantic_config__ = _STRICT
+    launcher: Literal["local"] = "local"
+    devices: _AtLeastOne | None = None
+    """Largest world; None for the number of accelerators, or 8 processes where there are none."""
+    slots: _AtLeastOne | None = None
+    """Ranks that run at the same time when rungs run side by side; None for accelerators or cores."""
+    deadline: Annotated[float, Gt(0)] = 300.0
+    """Seconds that a rung may take."""
+    cold_twin: bool = True
+    """Start one rung a second time by torch elastic, in new processes, and compare the bits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accept:
+    """A finding that the user knows and lives with, until a date; where a field is empty, any value fits."""
+
+    __pydantic_config__ = _STRICT
+    reason: str
+    until: datetime.date
+    rung: str = ""
+    check: str = ""
+    tensor: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matrix:
+    """One ladder. Build it in Python with keywords, or read it with :func:`load`; both are checked by :func:`parse`."""
+
+    __pydantic_config__ = _STRICT
+    name: str = "ladder"
+    recipe: str = "gpt"
+    """Built in, or ``my_pkg.train:MyRecipe``."""
+    steps: _AtLeastOne = 8
+    seeds: tuple[int, ...] = (0,)
+    exact: bool = True
+    """Compute in float64 where the precision axis is off; else in float32, judged by a float64 run."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Handed to the recipe."""
+    train: Train = Train()
+    axes: dict[Axis, tuple[Value, ...]] = field(default_factory=dict)
+    """The values that each axis takes besides off."""
+    combine: Combine = Combine()
+    launch: Launch = Launch()
+    accept: tuple[Accept, ...] = ()
+
+    @property
+    def plain(self) -> str:
+        """The precision where the precision axis is off."""
+        return "fp64" if self.exact else "fp32"
+
+    @property
+    def excluded(self) -> tuple[Setting, ...]:
+        return tuple(Setting.parse(name) for name in self.combine.exclude)
+
+    def to_toml(self) -> str:
+        """What :func:`load` reads back to an equal matrix."""
+        return tomli_w.dumps(cast("dict[str, Any]", _without_none(asdict(self))))
+
+
+def load(path: Path) -> Matrix:
+    """Read a TOML file. Raises ConfigError."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from None
+    try:
+        return parse(tomllib.loads(text), source=str(path))
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: this is not TOML: {error}") from None
+
+
+def preset(name: str) -> Matrix:
+    """A matrix that comes with the package. Raises ConfigError."""
+    names = sorted(path.stem for path in PRESETS.glob("*.toml"))
+    if name not in names:
+        raise ConfigError(f"--preset: there is no preset '{name}', expected one of {', '.join(names)}")
+    return load(PRESETS / f"{name}.toml")
+
+
+def parse(data: Mapping[str, Any] | Matrix, source: str = "matrix") -> Matrix:
+    """Check what the user wrote. Raises ConfigError with a line for each key that is wrong."""
+    given = _without_none(asdict(data)) if isinstance(data, Matrix) else dict(data)
+    problems: list[str] = []
+    given["axes"] = _parse_axes(given.get("axes", {}), problems)
+    try:
+        # As JSON, where arrays may become tuples and tables dataclasses while numbers are still told from strings.
+        matrix = TypeAdapter(Matrix).validate_json(json.dumps(given, default=str))
+    except ValidationError as error:
+        problems += [_line(detail) for detail in error.errors()]
+    else:
+        problems += _rules(matrix)
+    if problems:
+        raise ConfigError("\n".join(f"{source}: {problem}" for problem in problems))
+    return matrix
+
+
+def _parse_axes(given: object, problems: list[str]) -> dict[Axis, tuple[Value, ...]]:
+    """``tp = 2`` and ``tp = [2, 4]`` alike."""
+    if not isinstance(given, Mapping):
+        problems.append(f"axes: expected a table of axes, not {given!r}")
+        return {}
+    axes: dict[Axis, tuple[Value, ...]] = {}
+    for name, values in given.items():
+        if name not in list(Axis):
+            problems.append(f"axes.{name}: this is no axis, expected one of {', '.join(Axis)}")
+            continue
+        spec = SPEC[Axis(name)]
+        listed = values if isinstance(values, (list, tuple)) else [values]
+        parsed: list[Value] = []
+        for index, value in enumerate(listed):
+            try:
+                parsed.append(spec.parse(value))
+            except ValueError as error:
+                problems.append(f"axes.{name}[{index}]: {error}")
+        axes[spec.axis] = tuple(dict.fromkeys(value for value in parsed if value != spec.off))
+    return axes
+
+
+def _rules(matrix: Matrix) -> list[str]:
+    """What concerns more than one key."""
+    problems = []
+    for axis, values in matrix.axes.items():
+        for needed in SPEC[axis].needs if values else ():
+            if not matrix.axes.get(needed):
+                problems.append(f"axes.{axis}: {axis} needs {needed}, and axes.{needed} has no value")
+    for index, name in enumerate(matrix.combine.exclude):
+        try:
+            Setting.parse(name)
+        except ValueError as error:
+            problems.append(f"combine.exclude[{index}]: {error}")
+    if not matrix.seeds or len(set(matrix.seeds)) != len(matrix.seeds) or min(matrix.seeds) < 0:
+        problems.append(f"seeds: expected at least one seed, each 0 or more and none twice, not {list(matrix.seeds)}")
+    return problems
+
+
+def _line(detail: ErrorDetails) -> str:
+    path = ""
+    for part in detail["loc"]:
+        path += f"[{part}]" if isinstance(part, int) else f".{part}"
+    match detail["type"]:
+        case "unexpected_keyword_argument":
+            return f"{path.lstrip('.')}: this key is not known"
+        case "missing":
+            return f"{path.lstrip('.')}: this key is missing"
+    return f"{path.lstrip('.')}: {detail['msg'].lower()}, not {detail['input']!r}"
+
+
+def _without_none(value: Any) -> Any:
+    """TOML has no null: a key that is None is left out, which means the same."""
+    if isinstance(value, Mapping):
+        return {str(key): _without_none(item) for key, item in value.items() if item is not None}
+    if isinstance(value, (list, tuple)):
+        return [_without_none(item) for item in value]
+    return value

@@ -1,0 +1,241 @@
+"""From a matrix to the ordered rungs, references first; every combination that is dropped keeps its reason."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from covertable import Controller
+
+from dist_checks.axes import SPEC, Axis, Layout, Setting, Value
+from dist_checks.matrix import ConfigError, Matrix
+from dist_checks.rung import Role, Rung
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What a recipe says about itself: read by the plan, so that it needs no torch."""
+
+    divisors: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """For an axis, the named numbers that its degree must divide: ``{"tp": {"heads": 4}}``."""
+    description: Mapping[str, Any] = field(default_factory=dict)
+    """All of it, for the judge."""
+
+    @property
+    def accelerators(self) -> int:
+        """Devices that torch finds where ranks run; 0 on a machine with none."""
+        return int(self.description.get("accelerators", 0))
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Facts:
+        return cls(divisors=data.get("divisors", {}), description=data)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skipped:
+    setting: Setting
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The rungs in the order in which they are started, and what was left out."""
+
+    rungs: tuple[Rung, ...]
+    skipped: tuple[Skipped, ...]
+
+    @property
+    def processes(self) -> int:
+        return sum(rung.layout.world_size for rung in self.rungs)
+
+    def only(self, chosen: Collection[str]) -> Plan:
+        """The rungs of these ids, with the singles that they are compared with and the neighbours that blame needs."""
+        by_id = {rung.id: rung for rung in self.rungs}
+        by_setting = {(rung.setting, rung.seed): rung.id for rung in self.rungs if rung.role is not Role.TWIN}
+        needed = set(chosen)
+        for rung in map(by_id.__getitem__, chosen):
+            near = (by_setting.get((setting, rung.seed)) for setting in rung.setting.neighbours().values())
+            needed.update(id for id in (rung.twin_of, *near) if id)
+        for rung in map(by_id.__getitem__, tuple(needed)):
+            needed.update(id for id in (rung.reference, rung.truth) if id)
+        return replace(self, rungs=tuple(rung for rung in self.rungs if rung.id in needed))
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "rungs": [rung.to_json() for rung in self.rungs],
+            "skipped": [{"axes": skip.setting.to_json(), "reason": skip.reason} for skip in self.skipped],
+        }
+
+
+def make(matrix: Matrix, facts: Facts, devices: int) -> Plan:
+    """Raises ConfigError where a value of the matrix cannot run on its own."""
+    refuse = _Refusals(matrix, facts, devices)
+    alone = _alone(matrix)
+    for (axis, index), setting in alone.items():
+        if reason := refuse(setting):
+            raise ConfigError(f"axes.{axis}[{index}]: {reason}")
+
+    skipped: dict[Setting, str] = {}
+    wanted: list[Setting] = list(alone.values())
+    if matrix.combine.mode != "singles":
+        for setting in _combinations(matrix, refuse, skipped):
+            wanted.append(setting)
+    planned = dict.fromkeys(setting for setting in wanted if setting)
+    neighbours = [near for setting in planned for near in setting.neighbours().values() if not refuse(near)]
+    rungs: list[Rung] = []
+    for seed in matrix.seeds:
+        rungs += _rungs_of_seed(matrix, seed, planned, neighbours)
+    rungs += _twins(matrix, rungs)
+    rungs.sort(key=lambda rung: (rung.role is not Role.SINGLE, matrix.seeds.index(rung.seed)))
+    return Plan(
+        rungs=tuple(rungs),
+        skipped=tuple(Skipped(setting=setting, reason=reason) for setting, reason in skipped.items()),
+    )
+
+
+class _Refusals:
+    """Why a setting cannot run, or an empty string."""
+
+    def __init__(self, matrix: Matrix, facts: Facts, devices: int) -> None:
+        self._matrix, self._facts, self._devices = matrix, facts, devices
+
+    def __call__(self, setting: Setting) -> str:
+        layout = Layout(setting)
+        for axis in setting:
+            for needed in SPEC[axis].needs:
+                if needed not in setting:
+                    return f"{axis} needs {needed}"
+            for name, number in self._facts.divisors.get(axis, {}).items():
+                # A switch such as sp cuts along the axis that it needs.
+                cutting = axis if SPEC[axis].takes == "degree" else SPEC[axis].needs[0]
+                degree = setting.degree(cutting)
+                if number % degree:
+                    return f"{cutting} degree ({degree}) must divide the recipe's {name} ({number})"
+        if layout.world_size > self._devices:
+            return f"a world of {layout.world_size} ranks is larger than the {self._devices} devices"
+        smallest = self._matrix.train.batch // layout.data_size
+        if smallest < max(1, setting.degree(Axis.ACCUM)):
+            return (
+                f"a batch of {self._matrix.train.batch} samples leaves {smallest} for a data rank, "
+                f"fewer than accum ({setting.degree(Axis.ACCUM)}) micro-batches need"
+            )
+        for excluded in self._matrix.excluded:
+            if excluded.items() <= setting.items():
+                return f"combine.exclude has {excluded.name}"
+        return self._confusing(setting)
+
+    def _confusing(self, setting: Setting) -> str:
+        """Two axes of one degree: a factor of 2 would have two suspects. Refused where the matrix has a better one."""
+        degrees = {axis: setting.degree(axis) for axis in setting if SPEC[axis].devices}
+        for one, two in itertools.combinations(degrees, 2):
+            if degrees[one] != degrees[two]:
+                continue
+            for axis, other in ((one, two), (two, one)):
+                better = [value for value in self._matrix.axes[axis] if value != degrees[other]]
+                world = Layout(setting).world_size // degrees[axis]
+                if any(isinstance(value, int) and value * world <= self._devices for value in better):
+                    return (
+                        f"{one} and {two} have the same degree ({degrees[one]}): their groups could be confused, "
+                        f"and {axis} has other degrees"
+                    )
+        return ""
+
+
+def _alone(matrix: Matrix) -> dict[tuple[Axis, int], Setting]:
+    """Each value of the matrix on its own, with the axes that it needs at their first value."""
+    out = {}
+    for axis, values in matrix.axes.items():
+        for index, value in enumerate(values):
+            needs = {needed: matrix.axes[needed][0] for needed in SPEC[axis].needs}
+            if value != matrix.plain:
+                out[axis, index] = Setting({**needs, axis: value})
+    return out
+
+
+def _combinations(matrix: Matrix, refuse: _Refusals, skipped: dict[Setting, str]) -> list[Setting]:
+    """All of them, or a covering array: each pair of values that can be on together is on in some rung."""
+    factors = {
+        axis.value: [SPEC[axis].off, *(value for value in values if value != matrix.plain)]
+        for axis, values in matrix.axes.items()
+    }
+
+    def too_many(setting: Setting) -> str:
+        structural = len(setting.structural)
+        return f"more than {matrix.combine.most} structural axes" if structural > matrix.combine.most else ""
+
+    def allowed(row: Mapping[str, Value]) -> bool:
+        setting = Setting({axis: row[axis] for axis in factors})
+        return not (too_many(setting) or refuse(setting))
+
+    for pair in _pairs(factors):
+        needs = {needed: matrix.axes[needed][0] for axis in pair for needed in SPEC[axis].needs if needed not in pair}
+        setting = Setting({**needs, **pair})
+        if reason := too_many(setting) or refuse(setting):
+            skipped[setting] = reason
+    if matrix.combine.mode == "all":
+        rows: Iterable[Mapping[str, Value]] = (
+            dict(zip(factors, values, strict=True)) for values in itertools.product(*factors.values())
+        )
+        return [Setting(row) for row in rows if allowed(row)]
+    if len(factors) < 2:
+        return []
+    constraint = {"operator": "fn", "requires": list(factors), "evaluate": allowed}
+    # The controller, not covertable.make: that one raises where a pair is impossible, and those are listed above.
+    return [Setting(row) for row in Controller(factors, strength=2, constraints=[constraint]).make()]
+
+
+def _pairs(factors: Mapping[str, Sequence[Value]]) -> Iterable[Setting]:
+    for one, two in itertools.combinations(factors, 2):
+        for pair in itertools.product(factors[one][1:], factors[two][1:]):
+            yield Setting({one: pair[0], two: pair[1]})
+
+
+def _id(setting: Setting, seed: int, first_seed: int) -> str:
+    return setting.name + (f"@seed{seed}" if seed != first_seed else "")
+
+
+def _rungs_of_seed(
+    matrix: Matrix, seed: int, planned: Mapping[Setting, None], neighbours: Sequence[Setting]
+) -> list[Rung]:
+    """Singles first, then by number of axes and by size, so that the simplest failure is seen first."""
+    settings = dict.fromkeys((*planned, *neighbours))
+    numerics = dict.fromkeys((Setting(), *(setting.numerics for setting in settings)))
+    truth = Setting() if matrix.exact else Setting({Axis.PRECISION: "fp64"})
+    singles = dict.fromkeys((truth, *numerics))
+
+    def rung(setting: Setting, role: Role) -> Rung:
+        return Rung(
+            id=_id(setting, seed, matrix.seeds[0]),
+            role=role,
+            setting=setting,
+            precision=str(setting.get(Axis.PRECISION, matrix.plain)),
+            seed=seed,
+            steps=matrix.steps,
+            reference=None if role is Role.SINGLE else _id(setting.numerics, seed, matrix.seeds[0]),
+            truth=None if setting == truth else _id(truth, seed, matrix.seeds[0]),
+            planned=setting in planned or not setting,
+        )
+
+    others = sorted(
+        (setting for setting in settings if setting not in singles),
+        key=lambda setting: (len(setting), Layout(setting).world_size),
+    )
+    return [
+        *(rung(setting, Role.SINGLE) for setting in singles),
+        *(rung(setting, Role.RUNG) for setting in others),
+    ]
+
+
+def _twins(matrix: Matrix, rungs: Sequence[Rung]) -> list[Rung]:
+    """The single again, and the smallest rung of several ranks started cold."""
+    first = rungs[0]
+    twins = [replace(first, id=f"{first.id}@again", role=Role.TWIN, twin_of=first.id)]
+    several = [rung for rung in rungs if rung.role is Role.RUNG and rung.layout.world_size > 1]
+    if matrix.launch.cold_twin and several:
+        small = min(several, key=lambda rung: rung.layout.world_size)
+        twins.append(replace(small, id=f"{small.id}@cold", role=Role.TWIN, twin_of=small.id, cold=True))
+    return twins

@@ -1,0 +1,96 @@
+"""The header of a trace: who records, which parameters there are, and what the optimizer does with them."""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from dist_checks.probe.names import plain_names
+
+
+def header(
+    model: nn.Module, optimizers: Sequence[Optimizer], blocks: Sequence[str], given: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Fields of the header event; ``given`` are those that only the caller knows (rung, world size, coordinates)."""
+    versions = {"python": platform.python_version(), "torch": str(torch.__version__)}
+    if torch.version.cuda:
+        versions["cuda"] = torch.version.cuda
+    return {
+        "coordinates": {},
+        **given,
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "versions": versions,
+        "parameters": parameter_table(model),
+        "optimizer": [group for optimizer in optimizers for group in _groups(model, optimizer)],
+        "blocks": list(blocks),
+    }
+
+
+def parameters_of(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Plain name -> parameter; a tied one once, under its first name."""
+    names = plain_names(name for name, _ in model.named_parameters(remove_duplicate=False))
+    return {names[name]: parameter for name, parameter in model.named_parameters()}
+
+
+def buffers_of(model: nn.Module) -> dict[str, Tensor]:
+    """Plain name -> buffer, those that are not saved too."""
+    names = plain_names(name for name, _ in model.named_buffers())
+    return {names[name]: buffer for name, buffer in model.named_buffers()}
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def parameter_table(model: nn.Module) -> list[dict[str, Any]]:
+    """One row for each name, shapes in full; ``tied`` is the first name of the same tensor, or None."""
+    first: dict[nn.Parameter, str] = {}
+    rows = []
+    everything = dict(model.named_parameters(remove_duplicate=False))
+    for name, plain in plain_names(everything).items():
+        parameter = everything[name]
+        tied = first.setdefault(parameter, plain)
+        rows.append(
+            {
+                "name": plain,
+                "shape": list(parameter.shape),
+                "dtype": dtype_name(parameter.dtype),
+                "trainable": parameter.requires_grad,
+                "tied": None if tied == plain else tied,
+            }
+        )
+    return rows
+
+
+def _groups(model: nn.Module, optimizer: Optimizer) -> list[dict[str, Any]]:
+    """A row for each parameter group. A parameter that the model does not have is named None."""
+    names = {parameter: name for name, parameter in parameters_of(model).items()}
+    return [
+        {
+            "class": type(optimizer).__name__,
+            "parameters": [names.get(parameter) for parameter in group["params"]],
+            **{key: scalar(value) for key, value in group.items() if key != "params" and _is_scalar(value)},
+        }
+        for group in optimizer.param_groups
+    ]
+
+
+def _is_scalar(value: object) -> bool:
+    if isinstance(value, tuple | list):
+        return all(isinstance(item, bool | int | float) for item in value)
+    if isinstance(value, Tensor):
+        return value.numel() == 1
+    return value is None or isinstance(value, bool | int | float | str)
+
+
+def scalar(value: Any) -> Any:
+    """A learning rate may be a tensor (``capturable``)."""
+    return value.item() if isinstance(value, Tensor) else value

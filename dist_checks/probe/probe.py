@@ -1,0 +1,117 @@
+"""What a user puts into a training loop; on its own it does nothing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.optim import Optimizer
+
+    from dist_checks.probe.record import Record
+
+T = TypeVar("T")
+
+FOLDER = "DIST_CHECKS_TRACE"
+"""Environment variable: the folder that the ranks of a run write their traces to."""
+
+
+class Probe:
+    """Records what a rank computes. This class is the inert one: each method returns at once.
+
+    On every rank, in this order, the methods in brackets where the loop has something to say::
+
+        probe = Probe.attach(model, optimizer)
+        for each step:
+            for each micro-batch:
+                probe.micro_batch(ids)       # before its forward
+            probe.gradients()                # after reduction, before clipping
+            [probe.norm(...)]
+            probe.step(loss_sum=..., targets=...)  # after optimizer.step()
+        probe.close()
+
+    A probe never communicates, and changes no number: weights have the same bits with and without it.
+    """
+
+    @staticmethod
+    def attach(
+        model: nn.Module,
+        optimizer: Optimizer | Sequence[Optimizer],
+        *,
+        folder: Path | None = None,
+        rank: int | None = None,
+        header: Mapping[str, Any] | None = None,
+        blocks: Mapping[str, nn.Module] | None = None,
+        record: Record | None = None,
+    ) -> Probe:
+        """A probe that writes to ``folder``, else to $DIST_CHECKS_TRACE; an inert one where neither is given.
+
+        To be called when the model is wrapped, sharded and initialized, and the optimizer made of its parameters.
+        ``rank`` and ``header["world_size"]`` default to torchrun's RANK and WORLD_SIZE. ``blocks`` are the modules,
+        in forward order, whose outputs are recorded; ``header`` may hold ``rung, world_size, device, coordinates``.
+        """
+        place = folder or os.environ.get(FOLDER)
+        if not place:
+            return Probe()
+        from dist_checks.probe.recorder import Recorder
+
+        return Recorder(
+            model,
+            optimizer,
+            folder=Path(place),
+            rank=int(os.environ.get("RANK", "0")) if rank is None else rank,
+            header=header or {},
+            blocks=blocks or {},
+            record=record,
+        )
+
+    def watch(self, loader: Iterable[T], ids: str | Callable[[T], Iterable[int]]) -> Iterable[T]:
+        """``loader``, with :meth:`micro_batch` called for each of its batches.
+
+        ``ids`` is the key under which a batch has its sample ids, or a function of the batch.
+        """
+        return loader
+
+    def micro_batch(
+        self,
+        ids: Iterable[int],
+        tokens: tuple[int, int, int] | None = None,
+        loss_scale: float = 1.0,
+        epoch: int = 0,
+    ) -> None:
+        """Before a forward pass: its sample ids, and (start, stop, total) of the tokens that the blocks here see."""
+
+    def sample_gradient(self, sample_id: int, loss_scale: float = 1.0) -> None:
+        """``p.grad`` now holds the gradient of one sample alone. Singles only, before the first step."""
+
+    def gradients(self, loss_scale: float = 1.0) -> None:
+        """``p.grad`` now holds the reduced gradient, times ``loss_scale``, not clipped yet."""
+
+    def norm(self, used: float, limit: float | None, printed: float) -> None:
+        """The gradient norm that decided about clipping, the limit (None: no clipping), and what the user was told."""
+
+    def step(
+        self,
+        loss_sum: float,
+        targets: int,
+        printed_loss: float | None = None,
+        loss_scale: float | None = None,
+        skipped: bool = False,
+    ) -> None:
+        """The optimizer has stepped, unless the loss scaler ``skipped`` it. Sums are of this rank's samples."""
+
+    def close(self) -> None:
+        """The run has come to its end. Without it the trace says that the rank was cut short."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()

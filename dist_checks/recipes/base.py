@@ -1,0 +1,90 @@
+"""What a recipe is: a model, its samples, and a loss that adds up over samples."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from dist_checks.recipes.settings import TrainSettings, build_optimizer
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor.parallel import ParallelStyle
+
+IGNORE = -100
+"""The target of a position that has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Some samples, stacked."""
+
+    inputs: Tensor
+    """int64 of shape (samples, length)."""
+    targets: Tensor
+    """int64 of the same shape, IGNORE where there is no target."""
+
+    @property
+    def count(self) -> int:
+        """Number of targets."""
+        return int((self.targets != IGNORE).sum())
+
+    def to(self, device: torch.device) -> Batch:
+        return Batch(self.inputs.to(device), self.targets.to(device))
+
+
+class Recipe(ABC):
+    """What is trained. Derive from this class; the constructor takes the matrix's ``[options]`` as keywords.
+
+    A recipe must be additive: its loss over a batch is the sum over targets divided by their number. Otherwise one
+    data rank and two rightly compute different things, and nothing can be said about the axis.
+    """
+
+    name: str
+    classes: int
+    """Number of classes that the loss chooses from: an untrained model starts near ln(classes)."""
+    samples: int
+    """Number of samples of an epoch; their ids are 0 to samples - 1."""
+    dropout: float = 0.0
+
+    @abstractmethod
+    def model(self) -> nn.Module:
+        """A new model on the CPU in float32, initialised from torch's global random state."""
+
+    @abstractmethod
+    def collate(self, ids: Sequence[int]) -> Batch:
+        """The samples with these ids, in this order, on the CPU."""
+
+    @abstractmethod
+    def loss(self, output: Tensor, batch: Batch) -> tuple[Tensor, int]:
+        """(sum over targets as a scalar tensor, number of targets). ``output`` is that of the model, under tensor
+        parallelism a DTensor sharded over the classes."""
+
+    def optimizer(self, model: nn.Module, train: TrainSettings) -> torch.optim.Optimizer:
+        """For the model as it is after every axis has been applied."""
+        return build_optimizer(model.parameters(), train)
+
+    def blocks(self, model: nn.Module) -> dict[str, nn.Module]:
+        """The repeated parts of the model as :meth:`model` made it, by name, in forward order. Their outputs are
+        (samples, length, width) and are recorded; dp_shard shards them one by one."""
+        return {}
+
+    def tensor_parallel_plan(self, *, sequence_parallel: bool) -> Mapping[str, ParallelStyle] | None:
+        """What :func:`torch.distributed.tensor.parallel.parallelize_module` takes; None: the recipe has no such plan.
+
+        With ``sequence_parallel`` the output of a block is the part of the sequence that belongs to the rank.
+        """
+        return None
+
+    def divisors(self) -> dict[str, dict[str, int]]:
+        """``{"tp": {"heads": 4}, "sp": {"sequence length": 32}}``: what the tp degree must divide, under tp and
+        under sp. The plan refuses other degrees by these names."""
+        return {}
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """One sample's inputs or targets, IGNORE left out, as a person would read them."""
+        return " ".join(str(token) for token in tokens if token != IGNORE)

@@ -1,0 +1,97 @@
+"""A finding in three lines: what and where; what was seen against what is allowed; the axis and what to run next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+
+from dist_checks.report import words
+from dist_checks.report.view import Broken, Finding, Report
+
+
+def three(finding: Finding, report: Report) -> list[str]:
+    """Without the indent. An explanation that repairs is a line of its own; a message keeps its line breaks."""
+    lines = [headline(finding), *seen(finding).splitlines()]
+    if finding.explanation:
+        lines += [f"why   {line}" for line in f"{finding.explanation}{_repaired(finding)}".splitlines()]
+    last = [part for part in (_axis(finding, report), finding.command and f"try  {finding.command}") if part]
+    return [*lines, "    ".join(last)] if last else lines
+
+
+def headline(finding: Finding) -> str:
+    """``FAIL replicas  dp_replicate2  step 3  blocks.1.mlp.down.weight``."""
+    status = finding.status.upper() if finding.status == "fail" else finding.status
+    where = (finding.rung, f"step {finding.step}" if finding.step else "", finding.tensor)
+    return "  ".join(filter(None, (f"{status} {finding.check}", *where)))
+
+
+def seen(finding: Finding) -> str:
+    """The message, with ranks, observed and allowed where it does not name them itself."""
+    message = finding.message
+    if finding.ranks and "rank" not in message.lower():
+        message = f"{words.ranks(finding.ranks)}: {message}" if message else words.ranks(finding.ranks)
+    if finding.observed is not None and "allowed" not in message.lower():
+        limit = "" if finding.allowed is None else f", {words.number(finding.allowed)} allowed"
+        message = f"{message} (observed {words.number(finding.observed)}{limit})".lstrip()
+    if finding.hosts and finding.status != "pass":
+        message = f"{message}; on {words.listed(finding.hosts)}"
+    return message
+
+
+def first_of_each(findings: Iterable[Finding]) -> Iterator[tuple[Finding, int]]:
+    """The first finding of each rung and check, and how many more there are of the same."""
+    ordered = sorted(findings, key=lambda finding: (finding.rung, finding.check))  # stable: the judge's order stays
+    for _, group in groupby(ordered, key=lambda finding: (finding.rung, finding.check)):
+        first, *more = group
+        yield first, len(more)
+
+
+def telling(report: Report) -> list[tuple[Finding, int]]:
+    """Failing findings, one of each rung and check: those first that the verdict rests on, then in the ladder's order."""
+    rests_on = {broken.finding.key for broken in report.broken if broken.finding}
+    at = {rung.id: index for index, rung in enumerate(report.rungs)}
+    failing = first_of_each(sorted(
+        (finding for finding in report.findings if finding.status == "fail"),
+        key=lambda finding: finding.key not in rests_on,
+    ))
+    return sorted(failing, key=lambda item: (item[0].key not in rests_on, at.get(item[0].rung, -1)))
+
+
+def would_have_seen(report: Report) -> str:
+    """For each precision the smallest scale error that would have failed everywhere; empty where nothing is known."""
+    coarsest: dict[str, tuple[float, str, str]] = {}
+    for rung in report.rungs:
+        if rung.sensitivity and (error := rung.sensitivity.scale_error) is not None:
+            entry = (error, rung.sensitivity.tensor, rung.id)
+            coarsest[rung.precision] = max(coarsest.get(rung.precision, entry), entry)
+    return "; ".join(
+        f"any scale error above {words.share(error)} in {precision or 'unknown precision'}"
+        f" (coarsest: {', '.join(filter(None, (tensor, rung)))})"
+        for precision, (error, tensor, rung) in coarsest.items()
+    )
+
+
+def _repaired(finding: Finding) -> str:
+    if finding.residual is None:
+        return ""
+    before, after = map(words.number, finding.residual)
+    return f" (undone, the distance goes from {before} to {after})"
+
+
+def _axis(finding: Finding, report: Report) -> str:
+    if report.blamed and report.blamed != "axis":
+        return f"to blame  {report.blamed.replace('_', ' ')}"
+    broken = report.broken_by(finding.rung)
+    if broken is None:
+        return ""
+    passing = report.passing_neighbours(finding.rung)
+    beside = f" ({words.listed(passing, most=4)} {'pass' if len(passing) > 1 else 'passes'})" if passing else ""
+    return f"axis  {axes(broken)}{beside}"
+
+
+def axes(broken: Broken) -> str:
+    """``tp``; ``pp x accum, only together``."""
+    named = " x ".join(broken.axes) or "none"
+    if not broken.decided:
+        return f"{named}, not decided"
+    return f"{named}, {words.together(broken.axes)}" if len(broken.axes) > 1 else named

@@ -1,0 +1,123 @@
+"""The result on a terminal or in a log: the matrix in short, what failed, where the pages are, and last the sentence."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TextIO
+
+from rich.console import Console
+from rich.text import Text
+
+from dist_checks.report import lines, words
+from dist_checks.report.read import read
+from dist_checks.report.view import Report, Rung
+from dist_checks.report.visible import shorten, visible
+
+COLOURS = {"pass": "green", "skip": "dim", "accepted": "cyan", "inconclusive": "yellow", "fail": "bold red"}
+MOST_RUNGS = 60
+"""With more rungs than this, those that pass are only counted."""
+MOST_FINDINGS = 12
+MOST_LINES = 8
+"""Of one finding: the tail of a log belongs on the page."""
+
+
+def summary(report: Mapping[str, Any], stream: TextIO, *, links: Mapping[str, Path]) -> None:
+    """Prints to ``stream``; the same text with and without a terminal, the colours apart."""
+    text = render(report, links)
+    if in_colour(stream):
+        Console(file=stream, force_terminal=True, highlight=False, emoji=False).print(text, soft_wrap=True)
+    else:
+        encoding = getattr(stream, "encoding", None) or "utf-8"
+        stream.write(f"{text.plain}\n".encode(encoding, "backslashreplace").decode(encoding))
+    stream.flush()
+
+
+def in_colour(stream: TextIO) -> bool:
+    """On a terminal that can, unless NO_COLOR says otherwise (https://no-color.org)."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def render(report: Mapping[str, Any], links: Mapping[str, Path]) -> Text:
+    """The text with its colours; the last line is the report's sentence."""
+    view = read(report)
+    parts = [part for part in (_matrix(view), *_findings(view), _facts(view, links)) if part.plain]
+    return Text("\n").join([*(Text("\n").join((part, Text())) for part in parts), _sentence(view)])
+
+
+def _sentence(view: Report) -> Text:
+    text = Text(view.sentence)
+    word = view.sentence.partition(" ")[0]
+    if word.lower() == view.status:
+        text.stylize(COLOURS[view.status], 0, len(word))
+    return text
+
+
+def _matrix(view: Report) -> Text:
+    """A row for each rung, a letter for each check, as pytest writes them."""
+    if not view.rungs:
+        return Text()
+    shown = view.rungs if len(view.rungs) <= MOST_RUNGS else [rung for rung in view.rungs if rung.status != "pass"]
+    shown = shown[:MOST_RUNGS]
+    width = min(40, max((len(rung.id) for rung in shown), default=4))
+    out = [Text(f"{'rung':{width}}  ranks  seconds  status        checks", style="dim")]
+    out += [_row(rung, view, width) for rung in shown]
+    if left := len(view.rungs) - len(shown):
+        out.append(Text(f"and {words.count(left, 'more rung')}", style="dim"))
+    met = {status for rung in view.rungs for status in rung.checks.values()}
+    key = [f"{words.LETTERS[status]} {status}" for status in words.STATUSES if status in met]
+    if view.checks:
+        out += [Text(f"checks: {', '.join(view.checks)}", style="dim"), Text("   ".join(key), style="dim")]
+    return Text("\n").join(out)
+
+
+def _row(rung: Rung, view: Report, width: int) -> Text:
+    ranks = "" if rung.world_size is None else str(rung.world_size)
+    seconds = words.duration(rung.seconds).removesuffix(" s")
+    row = Text(f"{shorten(rung.id, width):{width}}  {ranks:>5}  {seconds:>7}  ")
+    row.append(f"{rung.status.upper() if rung.status == 'fail' else rung.status:12}", COLOURS[rung.status])
+    row.append("  ")
+    for check in view.checks:
+        status = rung.checks.get(check, "")
+        row.append(words.LETTERS.get(status, " "), COLOURS.get(status, ""))
+    wrong = [check for check, status in rung.checks.items() if status in ("fail", "inconclusive")]
+    row.append(f"  {words.listed(wrong, most=4)}" if wrong else "")
+    row.rstrip()
+    return row
+
+
+def _findings(view: Report) -> list[Text]:
+    telling = lines.telling(view)
+    out = []
+    for finding, more in telling[:MOST_FINDINGS]:
+        head, *rest = lines.three(finding, view)
+        if len(rest) > MOST_LINES:
+            rest = [*rest[: MOST_LINES - 2], f"... {len(rest) - MOST_LINES + 1} more lines", rest[-1]]
+        text = Text(head)
+        text.stylize(COLOURS["fail"], 0, len("FAIL"))
+        for line in rest:
+            text.append(f"\n     {line}")
+        if more:
+            text.append(f"\n     and {words.count(more, 'more finding')} of this check in this rung", "dim")
+        out.append(text)
+    if left := len(telling) - MOST_FINDINGS:
+        if left > 0:
+            out.append(Text(f"and {words.count(left, 'more failing check')}", style="dim"))
+    return out
+
+
+def _facts(view: Report, links: Mapping[str, Path]) -> Text:
+    facts = []
+    if view.blamed and view.blamed != "axis":
+        facts.append(("blame", words.BLAMED.get(view.blamed, view.blamed)))
+    if view.skipped:
+        named = words.listed([skipped.setting for skipped in view.skipped], most=4)
+        facts.append(("left out", f"{words.count(len(view.skipped), 'combination')}: {named}"))
+    if view.accepted:
+        facts.append(("accepted", words.count(len(view.accepted), "finding")))
+    if seen := lines.would_have_seen(view):
+        facts.append(("would see", seen))
+    facts += [(visible(name), visible(path, limit=4096)) for name, path in links.items()]
+    width = max((len(name) for name, _ in facts), default=0)
+    return Text("\n").join(Text.assemble((f"{name:{width}}", "dim"), f"  {fact}") for name, fact in facts)

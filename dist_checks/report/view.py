@@ -1,0 +1,153 @@
+"""What the pages show: report.json, typed, with every text already made visible."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from dist_checks.report import words
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that a check saw, or an entry of the accepted ones (then with ``reason`` and ``until``)."""
+
+    key: str
+    """Its anchor on the page."""
+    check: str
+    rung: str
+    status: str
+    step: str
+    tensor: str
+    ranks: tuple[int, ...]
+    hosts: tuple[str, ...]
+    observed: float | None
+    allowed: float | None
+    scale: float | None
+    cosine: float | None
+    message: str
+    explanation: str
+    residual: tuple[float | None, float | None] | None
+    command: str
+    reason: str
+    until: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """One number a step; None where it is not known."""
+
+    steps: tuple[float | None, ...]
+    loss: tuple[float | None, ...]
+    reference_loss: tuple[float | None, ...]
+    distance: tuple[float | None, ...]
+    allowed: tuple[float | None, ...]
+    tensors: tuple[str, ...]
+    """The tensor that ``distance`` is the distance of."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """The weight with which some samples entered a gradient; 1 is right."""
+
+    label: str
+    weight: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sensitivity:
+    """The smallest scale error that would have failed, as a fraction."""
+
+    tensor: str
+    scale_error: float | None
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rung:
+    key: str
+    id: str
+    axes: Mapping[str, object]
+    role: str
+    precision: str
+    world_size: int | None
+    planned: bool
+    status: str
+    seconds: float | None
+    reference: str
+    checks: Mapping[str, str]
+    """Status of each check, those too that only a finding speaks of."""
+    findings: tuple[Finding, ...]
+    sensitivity: Sensitivity | None
+    series: Series | None
+    contributions: tuple[Share, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Broken:
+    axes: tuple[str, ...]
+    values: Mapping[str, object]
+    rungs: tuple[str, ...]
+    check: str
+    step: str
+    tensor: str
+    ranks: tuple[int, ...]
+    explanation: str
+    residual: tuple[float | None, float | None] | None
+    decided: bool
+    finding: Finding | None
+    """The one that it was read from, where it can be told."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skipped:
+    setting: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    status: str
+    sentence: str
+    blamed: str
+    broken: tuple[Broken, ...]
+    rungs: tuple[Rung, ...]
+    findings: tuple[Finding, ...]
+    skipped: tuple[Skipped, ...]
+    accepted: tuple[Finding, ...]
+    matrix: Mapping[str, str]
+    plan: Mapping[str, str]
+    environment: Mapping[str, str]
+
+    @cached_property
+    def checks(self) -> tuple[str, ...]:
+        """Of all rungs, in the order in which they are first met."""
+        return tuple(dict.fromkeys(check for rung in self.rungs for check in rung.checks))
+
+    @cached_property
+    def by_id(self) -> dict[str, Rung]:
+        return {rung.id: rung for rung in reversed(self.rungs)}
+
+    def counts(self) -> list[tuple[str, int]]:
+        """How many rungs have each status, worst first; those that none has are left out."""
+        met = [rung.status for rung in self.rungs]
+        return [(status, met.count(status)) for status in reversed(words.STATUSES) if status in met]
+
+    def broken_by(self, rung: str) -> Broken | None:
+        """The broken set that the rung is an example of."""
+        return next((broken for broken in self.broken if rung in broken.rungs), None)
+
+    def passing_neighbours(self, rung: str) -> list[str]:
+        """Rungs that pass and have one axis less; for a rung of one axis, the others of one axis."""
+        here = self.by_id.get(rung)
+        if here is None or not here.axes:
+            return []
+        axes = dict(here.axes)
+        less = [{axis: axes[axis] for axis in axes if axis != off} for off in axes]
+        return [
+            other.id
+            for other in self.rungs
+            if other.status == "pass" and other.role != "twin"
+            if (other.axes in less if len(axes) > 1 else len(other.axes) == 1 and other.axes != axes)
+        ]

@@ -1,0 +1,281 @@
+"""Plan, launch, judge, report: the only place that knows all four."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Protocol
+
+from launch.local import LocalLauncher
+
+from dist_checks import plan as planning
+from dist_checks.judging.judge import report as judge_report
+from dist_checks.judging.verdict import ExitCode, Status
+from dist_checks.matrix import ConfigError, Matrix, parse
+from dist_checks.plan import Plan
+from dist_checks.report import write_pages
+from dist_checks.selection import choose
+from launch.base import Job, Launcher, State
+
+ENTRY = "dist_checks.worker.entry:main"
+DESCRIBE = "dist_checks.worker.entry:describe"
+PRELOAD = ("dist_checks.worker.entry",)
+FLIGHT_RECORDS = "2000"
+"""Collectives that torch's flight recorder keeps on each rank: what was really sent."""
+CPU_PROCESSES = 8
+"""Largest world where there are no accelerators: processes that share the cores."""
+
+
+class Progress(Protocol):
+    """What is told while rungs run. The report package has one for people, this module one that tells nobody."""
+
+    def started(self, rung: str, world_size: int) -> None: ...
+    def ended(self, rung: str, state: str, seconds: float) -> None: ...
+    def note(self, text: str) -> None: ...
+
+
+class Silent:
+    def started(self, rung: str, world_size: int) -> None:
+        pass
+
+    def ended(self, rung: str, state: str, seconds: float) -> None:
+        pass
+
+    def note(self, text: str) -> None:
+        pass
+
+
+ShowProgress = Callable[[int], AbstractContextManager[Progress]]
+"""Given the number of rungs."""
+
+
+def silent(total: int) -> AbstractContextManager[Progress]:
+    return nullcontext(Silent())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    report: dict[str, Any]
+    folder: Path
+    interrupted: bool = False
+
+    def exit_code(self, *, strict: bool = False) -> ExitCode:
+        if self.interrupted:
+            return ExitCode.INTERRUPTED
+        return ExitCode.of(Status.parse(self.report["status"]), strict=strict)
+
+
+def run(
+    matrix: Matrix | Mapping[str, Any],
+    *,
+    out: Path | None = None,
+    select: str = "",
+    failed_in: Path | None = None,
+    fault: str | None = None,
+    show: ShowProgress = silent,
+    source: str | None = None,
+) -> Outcome:
+    """Run the ladder of a matrix and judge it. Results are in ``out``, by default ``runs/<time>_<name>``.
+
+    ``select`` is an expression like pytest's ``-k``; ``failed_in`` a run whose failed rungs are run again; ``fault``
+    the id of a fault to plant on the ranks; ``source`` the text to keep as matrix.toml. Raises ConfigError for what the
+    user can put right. Interrupted by Ctrl-C, what had finished is judged.
+    """
+    matrix = parse(matrix)
+    facts = describe(matrix)
+    plan = _choose(_plan(matrix, facts), select, failed_in)
+    folder = _new_folder(matrix, out)
+    _write_inputs(folder, matrix, plan, facts, source)
+    interrupted = False
+    with show(len(plan.rungs)) as progress:
+        launcher = _launcher(matrix, facts, lambda job: progress.started(job.name, job.world_size))
+        try:
+            with launcher:
+                for exit in launcher.run(_jobs(matrix, plan, folder, fault)):
+                    progress.ended(exit.job, exit.state, exit.seconds)
+        except KeyboardInterrupt:
+            interrupted = True
+            progress.note("interrupted: judging what had finished")
+    return Outcome(report=judge(folder), folder=folder, interrupted=interrupted)
+
+
+def plan(matrix: Matrix | Mapping[str, Any], *, select: str = "") -> Plan:
+    """What :func:`run` would run. Starts one process, which describes the recipe."""
+    matrix = parse(matrix)
+    return _choose(_plan(matrix, describe(matrix)), select, None)
+
+
+def judge(folder: Path) -> dict[str, Any]:
+    """Judge a stored run and write its report and pages again. Raises ConfigError where ``folder`` holds no run."""
+    if not (folder / "plan.json").is_file():
+        raise ConfigError(f"{folder}: this is no run folder: it has no plan.json")
+    report = judge_report(folder)
+    report["environment"] = _read_json(folder / "env.json")
+    _write_json(folder / "report.json", report)
+    write_pages(report, folder)
+    return report
+
+
+def describe(matrix: Matrix) -> planning.Facts:
+    """What the recipe and the devices are, asked in a process of its own: this one never imports torch."""
+    with tempfile.TemporaryDirectory(prefix="dist-checks-") as temporary:
+        folder = Path(temporary)
+        job = Job(
+            name="describe",
+            folder=folder,
+            world_size=1,
+            entry=DESCRIBE,
+            payload=_payload(matrix, folder),
+            deadline=matrix.launch.deadline,
+        )
+        with LocalLauncher() as launcher:
+            (exit,) = launcher.run([job])
+        if exit.state is not State.DONE:
+            reason = exit.error.strip().splitlines() or [exit.state]
+            raise ConfigError(f"recipe: '{matrix.recipe}' cannot be used: {reason[-1]}")
+        return planning.Facts.from_json(_read_json(folder / "recipe.json"))
+
+
+def _plan(matrix: Matrix, facts: planning.Facts) -> Plan:
+    return planning.make(matrix, facts, matrix.launch.devices or facts.accelerators or CPU_PROCESSES)
+
+
+def _choose(plan: Plan, select: str, failed_in: Path | None) -> Plan:
+    ids = [rung.id for rung in plan.rungs]
+    chosen = set(ids)
+    if select:
+        try:
+            chosen = choose(select, ids)
+        except ValueError as error:
+            raise ConfigError(f"-k: {error}") from None
+        if not chosen:
+            raise ConfigError(f"-k: '{select}' matches none of the {len(ids)} rungs, see 'dist-checks plan'")
+    if failed_in:
+        last = _read_json(failed_in / "report.json")
+        chosen &= {rung["id"] for rung in last.get("rungs", ()) if rung["status"] in ("fail", "inconclusive")}
+        if not chosen:
+            raise ConfigError(f"--failed: no rung of this plan failed in {failed_in}")
+    return plan if chosen == set(ids) else plan.only(chosen)
+
+
+def _launcher(matrix: Matrix, facts: planning.Facts, on_start: Callable[[Job], None]) -> Launcher:
+    slots = matrix.launch.slots or facts.accelerators or os.cpu_count()
+    return LocalLauncher(slots=slots, preload=PRELOAD, on_start=on_start)
+
+
+def _jobs(matrix: Matrix, plan: Plan, folder: Path, fault: str | None) -> Iterator[Job]:
+    for rung in plan.rungs:
+        own = folder / "rungs" / rung.id
+        payload = {**_payload(matrix, own), "rung": rung.to_json()}
+        yield Job(
+            name=rung.id,
+            folder=own,
+            world_size=rung.layout.world_size,
+            entry=ENTRY,
+            payload=payload | ({"fault": fault} if fault else {}),
+            env={"TORCH_FR_BUFFER_SIZE": FLIGHT_RECORDS},
+            deadline=matrix.launch.deadline,
+            cold=rung.cold,
+        )
+
+
+def _payload(matrix: Matrix, folder: Path) -> dict[str, Any]:
+    train = asdict(matrix.train)
+    return {
+        "folder": str(folder),
+        "recipe": matrix.recipe,
+        "options": matrix.options,
+        "train": train | {"clip": train["clip"] or None},
+    }
+
+
+def _new_folder(matrix: Matrix, out: Path | None) -> Path:
+    """An empty folder; ``runs/latest`` points to it unless the user has named one."""
+    if out is None:
+        runs = Path("runs")
+        folder = runs / f"{time.strftime('%Y-%m-%d_%H-%M-%S')}_{matrix.name}"
+        number = 1
+        while folder.exists():
+            number += 1
+            folder = folder.with_name(f"{folder.name.split('~')[0]}~{number}")
+    else:
+        folder = out
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise ConfigError(f"--out: {folder} is not empty, and nothing in it is overwritten")
+        if out is None:
+            _point_to(folder.parent / "latest", folder)
+    except OSError as error:
+        raise ConfigError(f"--out: {folder} cannot be written: {error.strerror}") from None
+    return folder
+
+
+def _point_to(link: Path, folder: Path) -> None:
+    """Replace a symbolic link in one step, so that a reader never finds none."""
+    new = link.with_name(f".latest-{os.getpid()}")
+    new.symlink_to(folder.name)
+    new.replace(link)
+
+
+def _write_inputs(folder: Path, matrix: Matrix, plan: Plan, facts: planning.Facts, source: str | None) -> None:
+    (folder / "matrix.toml").write_text(source or matrix.to_toml(), encoding="utf-8")
+    _write_json(
+        folder / "plan.json",
+        {
+            "schema": planning.SCHEMA,
+            **plan.to_json(),
+            "matrix": {"name": matrix.name, "recipe": matrix.recipe, "exact": matrix.exact, "steps": matrix.steps},
+            "train": asdict(matrix.train),
+            "recipe": dict(facts.description),
+            "accept": [asdict(accepted) | {"until": accepted.until.isoformat()} for accepted in matrix.accept],
+        },
+    )
+    _write_json(folder / "env.json", _environment(matrix))
+
+
+def _environment(matrix: Matrix) -> dict[str, Any]:
+    """Where and with what the run was made: shown in the report, never used to judge."""
+    versions = {}
+    for package in ("dist-checks", "torch", "deepspeed", "ray", "numpy"):
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return {
+        "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "host": socket.gethostname(),
+        "platform": platform.platform(),
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        **versions,
+        "launcher": matrix.launch.launcher,
+        "command": " ".join(["dist-checks", *sys.argv[1:]]),
+    }
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    """Raises ConfigError where the file is not there or no JSON object."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from None
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path}: expected a JSON object")
+    return data
+
+
+def _write_json(path: Path, data: Mapping[str, Any]) -> None:
+    new = path.with_name(f".{path.name}")
+    new.write_text(json.dumps(data, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    new.replace(path)

@@ -1,0 +1,270 @@
+"""The ranks of one job on one node: started, watched and ended."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import resource
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from launch import logs, rank
+from launch.process import device_context, end_group, free_port
+from launch.wire import Message
+
+GRACE = 0.3  # seconds that ranks have to end by themselves once one of them has failed
+STACKS = 0.5  # seconds that ranks have to write their stacks
+GIVE_UP = 5.0  # seconds after SIGKILL: a process that waits for a device may outlive it for ever
+NEVER = math.inf
+
+# How long ago a rank may have died when its death is seen, seconds. What others say in this time is a consequence.
+NOTICED = 0.05
+# A process that dies of these dies of itself, not because a peer is gone; SIGABRT and SIGTERM can be either.
+FATAL = (-signal.SIGKILL, -signal.SIGSEGV, -signal.SIGBUS, -signal.SIGILL, -signal.SIGFPE)  # as exit codes
+
+# Variables that are read when the interpreter or a library is loaded: too late for a process that is forked.
+READ_AT_IMPORT = (
+    *("PYTHON", "LD_", "MALLOC_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_"),
+    *("TORCH_LOGS", "TORCH_COMPILE", "TORCH_DISTRIBUTED_DEBUG", "TORCHDYNAMO_", "TORCHINDUCTOR_", "TRITON_"),
+)
+
+
+
+def inherited() -> dict[str, str]:
+    """The agent's environment, without what torch elastic would take for its own if the agent runs under it."""
+    own = ("TORCHELASTIC_", rank.INIT_METHOD, rank.PARENT)
+    return {name: value for name, value in os.environ.items() if not name.startswith(own)}
+
+
+def spawn(module: tuple[str, ...], env: Mapping[str, str], log: Path) -> int:
+    """Starts `python -m module arguments...` in its own process group, output to `log`; returns its process id.
+
+    -P: the folder where the user works may hold a launch.py of its own.
+    """
+    return os.posix_spawn(
+        sys.executable,
+        [sys.executable, "-P", "-m", *module],
+        {**env, rank.PARENT: str(os.getpid())},
+        file_actions=[
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, str(log), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+        ],
+        setpgroup=0,
+        setsigdef=signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP},
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class Member:
+    """One rank, as its agent sees it."""
+
+    rank: int
+    pid: int = 0
+    over: bool = False
+    killed: bool = False  # told to end, so its end says nothing about it
+    late: bool = False  # was there at the deadline
+
+
+class Crew:
+    """Forked ranks, or one new process per rank where a fork would not do."""
+
+    def __init__(self, order: Message, *, scratch: Path, tell: Callable[[Message], None]) -> None:
+        """`order` is the request as it came; `scratch` is a folder of this crew's own, which it removes when over."""
+        self.job: str = order["job"]
+        self.members = [Member(rank=number) for number in order["ranks"]]
+        self.over = False
+        self.due = NEVER  # when `tick` has something to do, on the monotonic clock
+        self._order = order
+        self._tell = tell
+        self._phase = "running"  # then perhaps grace or stacks, then killed
+        self._error = ""
+        self._notes: list[str] = []
+        scratch.mkdir()
+        self._task = rank.Task(
+            folder=Path(order["folder"]),
+            scratch=scratch,
+            entry=order["entry"],
+            payload=order["payload"],
+            argv=tuple(order["argv"]),
+        )
+        self._master = {
+            "MASTER_ADDR": order.get("master_addr") or "127.0.0.1",
+            "MASTER_PORT": str(order.get("master_port") or free_port()),
+            rank.INIT_METHOD: order.get("init_method") or f"file://{scratch / 'store'}",
+        }
+        self.started = time.monotonic()
+
+    # Starting.
+
+    def start(self, forget: Callable[[], None]) -> list[int]:
+        """Starts the ranks; returns the process ids to be watched. `forget` closes the agent's files in a child."""
+        path = self._prepare()
+        reason = self._why_not_fork()
+        if reason and self._task.entry:
+            self._notes.append(f"ranks were started in new processes, not forked: {reason}")
+        for member in self.members:
+            env = self._environment(member.rank)
+            if reason:
+                log = logs.log_of(self._task.folder, member.rank)
+                member.pid = spawn(("launch.rank", str(path)), env=inherited() | env, log=log)
+            else:
+                member.pid = self._fork(member.rank, env, forget)
+            self._tell({"said": "started", "job": self.job, "rank": member.rank, "pid": member.pid})
+        return [member.pid for member in self.members]
+
+    def _prepare(self) -> Path:
+        """Empty logs, and the task file."""
+        self._task.folder.mkdir(parents=True, exist_ok=True)
+        for member in self.members:
+            logs.log_of(self._task.folder, member.rank).write_bytes(b"")
+        self.started = time.monotonic()
+        self.due = self.started + self._order["deadline"]
+        return self._task.write()
+
+    def _fork(self, number: int, env: Mapping[str, str], forget: Callable[[], None]) -> int:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        agent = os.getpid()
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        pid = os.fork()
+        if pid == 0:
+            rank.forked(self._task, number, env, agent, forget)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        # The child does this too, so that it has been done before either goes on.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.setpgid(pid, pid)
+        return pid
+
+    def _why_not_fork(self) -> str:
+        if self._task.argv:
+            return "it is a command"
+        early = [
+            name
+            for name, value in self._order["env"].items()
+            if name.startswith(READ_AT_IMPORT) and os.environ.get(name) != value
+        ]
+        return f"{', '.join(early)} is read at import" if early else device_context()
+
+    def _environment(self, number: int) -> dict[str, str]:
+        """What torchrun would set for this rank, and what the job asks for."""
+        ranks: list[int] = self._order["ranks"]
+        return {
+            "RANK": str(number),
+            "LOCAL_RANK": str(ranks.index(number)),
+            "WORLD_SIZE": str(self._order["world_size"]),
+            "LOCAL_WORLD_SIZE": str(len(ranks)),
+            "GROUP_RANK": str(self._order.get("group_rank", 0)),
+            **self._master,
+            **self._order["env"],
+        }
+
+    # Watching.
+
+    def child_ended(self, pid: int, status: int, now: float) -> None:
+        """To be called for each process id that `start` returned, with what waitpid said, after its group was ended."""
+        member = next(member for member in self.members if member.pid == pid)
+        self._ended(member, os.waitstatus_to_exitcode(status), now)
+        self._finish_if_empty(now)
+
+    def _since(self, member: Member, code: int | None, seen: float) -> float:
+        """When the end of a rank began, as far as can be told, where it was seen to be over at `seen`."""
+        word = rank.Word.read(self._task.scratch, member.rank)
+        return word.at if word else seen - (NOTICED if code in FATAL else 0.0)
+
+    def _ended(self, member: Member, code: int | None, seen: float) -> None:
+        """Reports the end of a rank. `code` is negative for a signal, None where it is not known."""
+        member.over = True
+        signum = -code if code is not None and code < 0 else None
+        word = rank.Word.read(self._task.scratch, member.rank)
+        log = logs.log_of(self._task.folder, member.rank)
+        # An exit that came by itself counts, even between a deadline and the kill.
+        killed = member.killed and (code is None or signum is not None)
+        bad = code != 0 and not killed
+        error = word.error if word else ""
+        self._tell(
+            {
+                "said": "ended",
+                "job": self.job,
+                "rank": member.rank,
+                "pid": member.pid,
+                "code": code if signum is None else None,
+                "signal": signum,
+                "error": error,
+                "tail": logs.tail(log) if bad and not error else "",
+                "ended": seen - self.started,
+                "since": self._since(member, code, seen) - self.started,
+                "killed": killed,
+                "late": member.late,
+                "where": logs.where(log) if member.late else "",
+            }
+        )
+        if bad and self._phase == "running":
+            self.end_soon(GRACE)
+
+    def _finish_if_empty(self, now: float) -> None:
+        if self.over or not all(member.over for member in self.members):
+            return
+        self.over, self.due = True, NEVER
+        shutil.rmtree(self._task.scratch, ignore_errors=True)
+        self._tell(
+            {
+                "said": "over",
+                "job": self.job,
+                "seconds": now - self.started,
+                "error": self._error,
+                "notes": self._notes,
+            }
+        )
+
+    # Ending.
+
+    def end_soon(self, grace: float) -> None:
+        """All ranks are to be gone after `grace` seconds."""
+        if self._phase == "running":
+            self._phase, self.due = "grace", time.monotonic() + grace
+
+    def kill(self) -> None:
+        """SIGKILL to all that these ranks have started, too."""
+        self._phase, self.due = "killed", time.monotonic() + GIVE_UP
+        for member in self._living():
+            member.killed = True
+            if member.pid:
+                end_group(member.pid)
+
+    def tick(self, now: float) -> None:
+        """To be called when `due` has come."""
+        if now < self.due:
+            return
+        if self._phase == "running":
+            self._phase, self.due = "stacks", now + STACKS
+            for member in self._living():
+                member.late = member.killed = True
+                self._ask_for_stacks(member)
+        elif self._phase in ("grace", "stacks"):
+            self.kill()
+        else:
+            assert self._phase == "killed", self._phase
+            for member in self._living():
+                self._notes.append(f"rank {member.rank} (process {member.pid}) has outlived SIGKILL by {GIVE_UP:g} s")
+                self._ended(member, None, now)
+            self._finish_if_empty(now)
+
+    def _living(self) -> list[Member]:
+        return [member for member in self.members if not member.over]
+
+    def _ask_for_stacks(self, member: Member) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if self._task.entry and member.pid:
+                os.kill(member.pid, rank.STACKS)
+            elif member.pid:
+                # A command may be anything: if it is Python, this makes it write its stacks and end. No core dump.
+                _, most = resource.prlimit(member.pid, resource.RLIMIT_CORE)
+                resource.prlimit(member.pid, resource.RLIMIT_CORE, (0, most))
+                os.kill(member.pid, signal.SIGABRT)

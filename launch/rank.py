@@ -1,0 +1,190 @@
+"""What a rank's process does before and after the entry."""
+
+from __future__ import annotations
+
+import faulthandler
+import functools
+import importlib
+import json
+import os
+import random
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NoReturn, Self
+
+from launch.logs import log_of
+from launch.process import die_with_parent
+
+PARENT = "LAUNCH_PARENT"  # environment variable: the process whose end is the end of this one
+INIT_METHOD = "LAUNCH_INIT_METHOD"  # for torch.distributed.init_process_group, where it is not torch elastic that started the ranks
+STACKS = signal.SIGUSR1  # makes a rank write the stacks of all its threads to its log
+COULD_NOT_START = 127  # as shells say it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """What the ranks of a job on one node have in common."""
+
+    folder: Path  # of the logs
+    scratch: Path  # private to the job and this node; where ranks leave word for their agent
+    entry: str
+    payload: Mapping[str, Any]
+    argv: tuple[str, ...]
+
+    def write(self) -> Path:
+        path = self.scratch / "task.json"
+        path.write_text(json.dumps(asdict(self), default=str))
+        return path
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        values = json.loads(path.read_text())
+        paths = {name: Path(values[name]) for name in ("folder", "scratch")}
+        return cls(**(values | paths | {"argv": tuple(values["argv"])}))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Word:
+    """What a rank that ended by itself left for its agent."""
+
+    code: int
+    at: float  # on the node's monotonic clock: when the entry returned or raised
+    error: str  # traceback, or ''
+
+    def write(self, scratch: Path, rank: int) -> None:
+        leave(word_of(scratch, rank), json.dumps(asdict(self)))
+
+    @classmethod
+    def read(cls, scratch: Path, rank: int) -> Self | None:
+        with suppress(OSError):
+            return cls(**json.loads(word_of(scratch, rank).read_text()))
+        return None
+
+
+def leave(path: Path, text: str) -> None:
+    """Writes a file that is never seen half written."""
+    part = path.with_name(f"{path.name}.part")
+    part.write_text(text)
+    part.rename(path)
+
+
+def word_of(scratch: Path, rank: int) -> Path:
+    return scratch / f"word-{rank:05d}.json"
+
+
+def pid_of(scratch: Path, rank: int) -> Path:
+    """Where a rank that its agent did not start itself leaves its process id."""
+    return scratch / f"pid-{rank:05d}"
+
+
+def call(entry: str, payload: Mapping[str, Any]) -> None:
+    module, _, function = entry.partition(":")
+    functools.reduce(getattr, function.split("."), importlib.import_module(module))(payload)
+
+
+def work(task: Task, rank: int) -> NoReturn:
+    """Calls the entry, leaves word of how that went, and ends the process without running any exit handler.
+
+    Exit handlers of a forked rank are those of the server, which lives on.
+    """
+    faulthandler.enable(file=2)
+    faulthandler.register(STACKS, file=2, all_threads=True)
+    code, error = 0, ""
+    try:
+        call(task.entry, task.payload)
+        at = time.monotonic()
+    except BaseException as raised:
+        at = time.monotonic()
+        if isinstance(raised, SystemExit) and (raised.code is None or isinstance(raised.code, int)):
+            code = (raised.code or 0) & 0xFF
+        elif isinstance(raised, SystemExit):
+            code = 1
+            print(raised.code, file=sys.stderr)
+        else:
+            code = 1
+            # The first frame is this function.
+            frames = raised.__traceback__ and raised.__traceback__.tb_next
+            error = "".join(traceback.format_exception(type(raised), raised, frames))
+            print(error, end="", file=sys.stderr)
+    with suppress(OSError):  # the scratch folder goes away when the job is being ended
+        Word(code=code, at=at, error=error).write(task.scratch, rank)
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):
+            stream.flush()
+    os._exit(code)
+
+
+def redirect(log: Path) -> None:
+    """Nothing to read; all output, of whatever language, appended to the log."""
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    for source, target in ((nothing, 0), (file, 1), (file, 2)):
+        os.dup2(source, target)
+    os.close(nothing)
+    os.close(file)
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a killed rank has said what it printed
+
+
+def forked(task: Task, rank: int, env: Mapping[str, str], parent: int, forget: Callable[[], None]) -> NoReturn:
+    """The life of a rank that was forked from a server, as like that of a new process as can be.
+
+    Signals are blocked on entry, until none of them can reach the server's handlers; `forget` closes what the server
+    has open.
+    """
+    try:
+        os.setpgid(0, 0)
+        forget()
+        for signum in (signal.SIGCHLD, signal.SIGHUP, signal.SIGTERM):
+            signal.signal(signum, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        redirect(log_of(task.folder, rank))
+        die_with_parent(parent)
+        os.environ.update(env)
+        sys.argv = [task.entry]
+        # Libraries that draw their first seed from the system would otherwise agree on all ranks.
+        random.seed()
+        if (numpy := sys.modules.get("numpy.random")) is not None:
+            numpy.seed()
+        work(task, rank)
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+    finally:
+        os._exit(COULD_NOT_START)
+
+
+def main() -> NoReturn:
+    """The life of a rank in a new process: `python -m launch.rank TASK`, with RANK in the environment."""
+    task, rank = Task.read(Path(sys.argv[1])), int(os.environ["RANK"])
+    if os.getpgrp() != os.getpid():
+        os.setpgid(0, 0)
+    redirect(log_of(task.folder, rank))
+    die_with_parent(int(os.environ.pop(PARENT)))
+    sys.path.insert(0, os.getcwd())
+    if task.entry:
+        sys.argv = [task.entry]
+        faulthandler.register(STACKS, file=2, all_threads=True)  # before anybody knows where to send it
+        leave(pid_of(task.scratch, rank), str(os.getpid()))
+        work(task, rank)
+    leave(pid_of(task.scratch, rank), str(os.getpid()))
+    # A Python command then writes its stacks on SIGABRT, which ends it.
+    os.environ.setdefault("PYTHONFAULTHANDLER", "1")
+    try:
+        os.execvp(task.argv[0], task.argv)
+    except OSError as error:
+        text = f"{type(error).__name__}: cannot execute {task.argv[0]!r}: {error.strerror}\n"
+        sys.stderr.write(text)
+        Word(code=COULD_NOT_START, at=time.monotonic(), error=text).write(task.scratch, rank)
+        os._exit(COULD_NOT_START)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,140 @@
+"""References come first, neighbours are there for blame, and what is dropped keeps its reason."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+from dist_checks.axes import Axis, Setting
+from dist_checks.matrix import ConfigError, parse, preset
+from dist_checks.plan import Facts, Plan, make
+from dist_checks.rung import Role
+from dist_checks.selection import choose
+
+FACTS = Facts.from_json({"divisors": {"tp": {"heads": 4}, "sp": {"sequence length": 32}}})
+
+
+def plan(axes: dict[str, Any], devices: int = 8, **matrix: Any) -> Plan:
+    return make(parse({"axes": axes, **matrix}), FACTS, devices)
+
+
+def ids(plan: Plan) -> list[str]:
+    return [rung.id for rung in plan.rungs]
+
+
+def test_the_smallest_ladder() -> None:
+    assert ids(plan({"tp": 2})) == ["single", "tp2", "single@again", "tp2@cold"]
+    assert ids(plan({"tp": 2}, launch={"cold_twin": False})) == ["single", "tp2", "single@again"]
+    assert ids(plan({})) == ["single", "single@again"]
+
+
+def test_references() -> None:
+    by_id = {rung.id: rung for rung in plan({"tp": 2, "precision": "bf16"}).rungs}
+    assert by_id["single"].truth is None
+    assert (by_id["bf16"].role, by_id["bf16"].reference, by_id["bf16"].truth) == (Role.SINGLE, None, "single")
+    assert (by_id["tp2"].reference, by_id["tp2"].truth, by_id["tp2"].precision) == ("single", "single", "fp64")
+    assert (by_id["tp2+bf16"].reference, by_id["tp2+bf16"].truth) == ("bf16", "single")
+
+
+def test_native_precision_has_its_own_truth() -> None:
+    by_id = {rung.id: rung for rung in plan({"tp": 2, "precision": "bf16"}, exact=False).rungs}
+    assert by_id["single"].precision == "fp32"
+    assert by_id["single"].truth == by_id["bf16"].truth == by_id["tp2"].truth == "fp64"
+    assert by_id["fp64"].role is Role.SINGLE
+    assert by_id["tp2"].reference == "single"
+
+
+def test_references_come_first() -> None:
+    seen: set[str] = set()
+    for rung in make(preset("quick"), FACTS, 8).rungs:
+        assert {id for id in (rung.reference, rung.truth, rung.twin_of) if id} <= seen
+        seen.add(rung.id)
+
+
+def test_pairs_cover_every_pair_that_can_run() -> None:
+    quick = make(preset("quick"), FACTS, 8)
+    settings = [rung.setting for rung in quick.rungs]
+    dropped = {skip.setting for skip in quick.skipped}
+    values = [(axis, value) for axis, many in preset("quick").axes.items() for value in many]
+    for one, two in itertools.combinations(values, 2):
+        if one[0] == two[0]:
+            continue
+        pair = Setting(dict((one, two)))
+        covered = any(pair.items() <= setting.items() for setting in settings)
+        standing = pair if Axis.SP not in pair else Setting({"tp": 2, **pair})
+        assert covered != (standing in dropped), pair
+
+
+def test_every_planned_rung_has_its_neighbours() -> None:
+    quick = make(preset("quick"), FACTS, 8)
+    settings = {rung.setting for rung in quick.rungs}
+    for rung in quick.rungs:
+        if rung.planned:
+            assert set(rung.setting.neighbours().values()) <= settings
+
+
+def test_at_most_three_structural_axes() -> None:
+    assert max(len(rung.setting.structural) for rung in make(preset("quick"), FACTS, 8).rungs) == 3
+
+
+def test_all_is_every_combination() -> None:
+    everything = plan({"dp_replicate": 3, "tp": 2, "accum": 5}, combine={"mode": "all"}, launch={"cold_twin": False})
+    assert len(ids(everything)) == 2**3 + 1
+
+
+def test_one_at_a_time() -> None:
+    axes = {"dp_replicate": 3, "tp": 2, "sp": True}
+    singles = plan(axes, combine={"mode": "singles"}, launch={"cold_twin": False})
+    assert ids(singles) == ["single", "tp2", "dp_replicate3", "tp2+sp", "single@again"]
+
+
+@pytest.mark.parametrize(
+    ("axes", "devices", "line"),
+    [
+        ({"tp": 3}, 8, "axes.tp[0]: tp degree (3) must divide the recipe's heads (4)"),
+        ({"dp_shard": [2, 16]}, 8, "axes.dp_shard[1]: a world of 16 ranks is larger than the 8 devices"),
+        ({"accum": 40}, 8, "axes.accum[0]: a batch of 31 samples leaves 31 for a data rank, fewer than accum (40)"),
+    ],
+)
+def test_a_value_that_cannot_run_alone_is_an_error(axes: dict[str, Any], devices: int, line: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        plan(axes, devices)
+    assert str(refused.value).startswith(line)
+
+
+def test_dropped_combinations_keep_their_reason() -> None:
+    reasons = {
+        skip.setting.name: skip.reason for skip in plan({"dp_replicate": 3, "dp_shard": [3, 2], "tp": 2}).skipped
+    }
+    assert reasons == {
+        "dp_replicate3+dp_shard3": "a world of 9 ranks is larger than the 8 devices",
+        "dp_shard2+tp2": "dp_shard and tp have the same degree (2): their groups could be confused, "
+        "and dp_shard has other degrees",
+    }
+
+
+def test_equal_degrees_run_where_the_matrix_has_no_others() -> None:
+    assert "dp_shard2+tp2" in ids(plan({"dp_shard": 2, "tp": 2}))
+
+
+def test_excluded() -> None:
+    without = plan({"tp": 2, "accum": 5}, combine={"exclude": ["tp2+accum5"]})
+    assert "tp2+accum5" not in ids(without)
+    assert [skip.reason for skip in without.skipped] == ["combine.exclude has tp2+accum5"]
+
+
+def test_seeds() -> None:
+    two = plan({"tp": 2}, seeds=[3, 7], launch={"cold_twin": False})
+    assert ids(two) == ["single", "single@seed7", "tp2", "single@again", "tp2@seed7"]
+    by_id = {rung.id: rung for rung in two.rungs}
+    assert by_id["tp2@seed7"].reference == "single@seed7"
+    assert by_id["tp2@seed7"].seed == 7
+
+
+def test_a_selection_brings_its_references_and_neighbours() -> None:
+    full = plan({"dp_replicate": 3, "tp": 2, "accum": 5, "precision": "bf16"}, seeds=[1])
+    chosen = full.only(choose("tp2+bf16", ids(full)))
+    assert set(ids(chosen)) == {"single", "bf16", "tp2", "tp2+bf16"}
+    assert Axis.TP in chosen.rungs[-1].setting
