@@ -1,17 +1,4 @@
-"""One per node: starts the ranks of jobs from a warm server, watches them and ends them. `python -m launch.agent`.
-
-Requests come as JSON lines on standard input, reports leave as JSON lines on standard output:
-
-    do start   job folder ranks world_size entry payload argv env deadline cold
-               [group_rank master_addr master_port init_method: where a job has several nodes]
-    do cancel  job [grace]: end its ranks, at once or after some seconds
-    do close   end everything; the end of standard input means the same
-
-    said ready   host pid scratch notes | said broken   error
-    said started job rank pid
-    said ended   job rank pid code signal error tail ended since killed late where
-    said over    job seconds error notes: no rank of it is left on this node
-"""
+"""One per node: starts the ranks of jobs from a warm server, watches them and ends them."""
 
 from __future__ import annotations
 
@@ -20,7 +7,6 @@ import contextlib
 import gc
 import importlib
 import os
-import selectors
 import shutil
 import signal
 import socket
@@ -34,17 +20,37 @@ from types import FrameType
 
 from launch.cold import ColdCrew
 from launch.crew import Crew
-from launch.process import adopt_orphans, children, die_with_parent, end_group
-from launch.rank import PARENT
+from launch.process import PARENT, adopt_orphans, children, die_with_parent, end_group
+from launch.rank import INIT_METHOD
 from launch.wire import Message, Wire
 
 LAST_WAIT = 1.0  # seconds for killed ranks to be gone when the agent ends
 # More threads than cores make a small training run ten times slower, or worse: one thread per rank, as torchrun does.
-THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+THREADS = (
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+)
 
 
 class Agent:
-    """A single-threaded loop, so that it can fork: requests, ends of processes and deadlines."""
+    """A single-threaded loop, so that it can fork: requests, ends of processes and deadlines.
+
+    Requests come as JSON lines on standard input, reports leave as JSON lines on standard output:
+
+        do start     job folder ranks world_size entry payload argv env deadline cold
+                     (group_rank master_addr master_port init_method, for a job on several nodes)
+        do cancel    job (grace): its ranks are to be gone, at once or after so many seconds
+        do close     all ranks are to be gone, and the agent; the end of standard input means the same
+
+        said ready   host pid scratch notes
+        said broken  error: a preload module could not be imported
+        said started job rank pid
+        said ended   job rank pid code signal error summary tail ended since killed late where
+        said over    job seconds error notes: no rank of it is left on this node
+    """
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
@@ -56,16 +62,11 @@ class Agent:
         self._closing = False
         self._parent = os.getppid()
         self._waker, waker = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(wire.reading, selectors.EVENT_READ)
-        self._selector.register(self._waker, selectors.EVENT_READ)
         # Handlers do nothing: the numbers of signals arrive through the pipe, between two steps of the loop.
         for signum in (signal.SIGCHLD, signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
             signal.signal(signum, _ignore)
         signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
         self._own = (wire.reading, wire.writing, self._waker, waker)
-        # Not SIGKILL, so that the scratch folder is removed; and a *thread* of the parent may have ended, not the parent.
-        die_with_parent(int(os.environ.pop(PARENT, self._parent)), signal.SIGHUP)
         adopt_orphans()
 
     def serve(self, notes: Sequence[str]) -> None:
@@ -89,12 +90,8 @@ class Agent:
         self._wire.send(report)
 
     def _step(self, longest: float = 3600.0) -> None:
-        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._wire.unsent else 0)
-        if self._wire.open:
-            self._selector.modify(self._wire.reading, selectors.EVENT_READ)
-            self._selector.modify(self._wire.reading, events)
         due = min((crew.due for crew in self._crews.values()), default=float("inf"))
-        self._selector.select(min(longest, max(0.0, due - time.monotonic())))
+        self._wire.wait(min(longest, due - time.monotonic()), self._waker)
         with contextlib.suppress(BlockingIOError):
             for signum in os.read(self._waker, 4096):
                 self._hear(signum)
@@ -102,7 +99,7 @@ class Agent:
         now = time.monotonic()
         for crew in list(self._crews.values()):
             crew.tick(now)
-        for request in self._wire.receive():
+        for request in self._wire.receive() if not self._closing else ():
             self._do(request)
         self._wire.flush()
         self._forget_finished()
@@ -131,17 +128,14 @@ class Agent:
         crew = kind(request, scratch=self._scratch / str(self._started), tell=self._tell)
         self._crews[crew.job] = crew
         try:
-            pids = crew.start(self._forget_files)
+            crew.start(watch=lambda pid: self._watched.update({pid: crew}), forget=self._forget_files)
         except OSError:  # no memory, no process left, a folder that cannot be written
             crew.fail(traceback.format_exc())
-            return
-        self._watched.update(dict.fromkeys(pids, crew))
 
     def _forget_files(self) -> None:
         """In a forked rank: nobody must take it for the agent."""
         signal.set_wakeup_fd(-1)
-        self._selector.close()
-        for fd in set(self._own):
+        for fd in self._own:
             os.close(fd)
 
     def _reap(self) -> None:
@@ -172,6 +166,7 @@ class Agent:
                 os.kill(pid, signal.SIGKILL)
 
     def _end_all(self) -> None:
+        self._closing = True
         for crew in self._crews.values():
             crew.kill()
         until = time.monotonic() + LAST_WAIT
@@ -185,7 +180,7 @@ def _ignore(signum: int, frame: FrameType | None) -> None:
 
 
 def warm_up(modules: Sequence[str]) -> list[str]:
-    """Imports what ranks are going to need; returns what is worth telling about the result. Raises what imports raise."""
+    """Imports what ranks are going to need; returns what is worth telling. Raises what imports raise."""
     for module in modules:
         importlib.import_module(module)
     if (torch := sys.modules.get("torch")) is not None:
@@ -194,13 +189,17 @@ def warm_up(modules: Sequence[str]) -> list[str]:
     gc.collect()
     gc.freeze()
     threads = len(os.listdir("/proc/self/task"))
-    return [f"the fork server has {threads} threads: a lock that one of them holds stays locked in ranks"] * (threads > 1)
+    return [f"the fork server has {threads} threads: a lock that one of them holds stays locked in ranks"] * (
+        threads > 1
+    )
 
 
 def main() -> None:
     arguments = argparse.ArgumentParser(prog="python -m launch.agent", description="Starts ranks on this node.")
     arguments.add_argument("--preload", action="append", default=[], help="module to import before ranks are forked")
     preload = arguments.parse_args().preload
+    # Not SIGKILL, so that the scratch folder is removed. The signal also comes when a *thread* of the parent ends.
+    die_with_parent(int(os.environ.pop(PARENT, os.getppid())), signal.SIGHUP)
     # Modules may print: only this process's own words go to where reports are read.
     wire = Wire(os.dup(0), os.dup(1))
     nothing = os.open(os.devnull, os.O_RDONLY)
@@ -208,6 +207,8 @@ def main() -> None:
     os.close(nothing)
     os.dup2(2, 1)
     os.environ.update(dict.fromkeys(THREADS, "1"))
+    for name in [name for name in os.environ if name.startswith("TORCHELASTIC_") or name == INIT_METHOD]:
+        del os.environ[name]  # of a job that this agent is itself part of
     sys.path.insert(0, os.getcwd())
     try:
         notes = warm_up(preload)

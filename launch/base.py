@@ -72,6 +72,12 @@ class Job:
             "cold": self.cold,
         }
 
+    def write(self) -> None:
+        """Makes the folder, with job.json and without the exit.json of an earlier run."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / "exit.json").unlink(missing_ok=True)
+        _write(self.folder / "job.json", self.as_json())
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankExit:
@@ -85,7 +91,7 @@ class RankExit:
     error: str  # the rank's own traceback, or ''
     log: Path
     ended: float  # seconds since the job started
-    killed: bool = False  # by the launcher: a consequence, not a failure of this rank
+    killed: bool = False  # the launcher was ending it: whatever it ended with is no failure of its own
 
     @property
     def failed(self) -> bool:
@@ -115,12 +121,23 @@ class Exit:
         values = {name: getattr(self, name) for name in self.__slots__}
         return values | {"ranks": [rank.as_json() for rank in self.ranks]}
 
+    def write(self, folder: Path) -> None:
+        """Writes exit.json."""
+        _write(folder / "exit.json", self.as_json())
+
     @classmethod
     def from_json(cls, values: Mapping[str, Any], folder: Path) -> Self:
         """The Exit that was written to `folder`/exit.json."""
         ranks = tuple(RankExit(**(rank | {"log": folder / rank["log"]})) for rank in values["ranks"])
         tuples = {name: tuple(values[name]) for name in ("hosts", "notes")}
         return cls(**(dict(values) | tuples | {"state": State(values["state"]), "ranks": ranks}))
+
+
+def _write(path: Path, values: dict[str, Any]) -> None:
+    """A reader finds all of it or none."""
+    part = path.with_name(f"{path.name}.part")
+    part.write_text(json.dumps(values, indent=1) + "\n")
+    part.rename(path)
 
 
 class Launcher(Protocol):

@@ -15,15 +15,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from launch import logs
-from launch.crew import Crew, Member, inherited, spawn
-from launch.process import die_with_parent, end_group
-from launch.rank import PARENT, Task, Word, pid_of
+from launch.crew import Crew, Member, spawn
+from launch.process import PARENT, alive, die_with_parent, end_group
+from launch.rank import Task, Word, pid_of
 
 SHUTDOWN = 1  # seconds between the SIGTERM and the SIGKILL that torch elastic sends to ranks once one has failed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class Result:
     """What the process that ran torch elastic leaves for the agent."""
 
     failures: dict[int, int]  # exit code per failed rank, negative for a signal; ranks not named ended with 0
@@ -34,7 +34,7 @@ class Outcome:
         (scratch / "elastic.json").write_text(json.dumps(asdict(self)))
 
     @classmethod
-    def read(cls, scratch: Path) -> Outcome | None:
+    def read(cls, scratch: Path) -> Result | None:
         try:
             values = json.loads((scratch / "elastic.json").read_text())
         except (OSError, ValueError):
@@ -46,29 +46,31 @@ class Outcome:
 class ColdCrew(Crew):
     """Ranks that torch elastic starts: the agent watches the one process that runs it."""
 
-    def start(self, forget: Callable[[], None]) -> list[int]:
+    _elastic = 0  # process id
+
+    def start(self, *, watch: Callable[[int], None], forget: Callable[[], None]) -> None:
         del forget  # nothing is forked
         path = self._prepare()
         self._log = self._task.folder / "elastic.log"
         self._log.write_bytes(b"")
-        env = inherited() | self._order["env"]
-        self._elastic = spawn(("launch.cold", str(path), str(len(self.members))), env=env, log=self._log)
-        return [self._elastic]
+        module = ("launch.cold", str(path), str(len(self.members)))
+        self._elastic = spawn(module, env=self._order["env"], log=self._log)
+        watch(self._elastic)
 
     def child_ended(self, pid: int, status: int, now: float) -> None:
         scratch = self._task.scratch
-        outcome = Outcome.read(scratch)
-        if outcome is None:
-            outcome = Outcome(failures={}, seen={}, error="" if self._phase == "killed" else self._unexplained(status))
-        self._error = outcome.error
-        seen = {member.rank: outcome.seen.get(member.rank, now) for member in self.members}
+        result = Result.read(scratch)
+        if result is None:
+            result = Result(failures={}, seen={}, error="" if self._phase == "killed" else self._unexplained(status))
+        self._error = result.error
+        seen = {member.rank: result.seen.get(member.rank, now) for member in self.members}
         codes: dict[int, int | None] = {}
         for member in self._living():
             if member.pid:
                 end_group(member.pid)  # what the rank has left behind
             word = Word.read(scratch, member.rank)
-            if outcome.failures or not (self._error or self._phase == "killed"):
-                codes[member.rank] = outcome.failures.get(member.rank, 0)
+            if result.failures or not (self._error or self._phase == "killed"):
+                codes[member.rank] = result.failures.get(member.rank, 0)
             else:  # torch elastic had no time to tell
                 codes[member.rank] = word.code if word else -signal.SIGKILL if member.killed else None
         since = {member.rank: self._since(member, codes[member.rank], seen[member.rank]) for member in self._living()}
@@ -86,7 +88,8 @@ class ColdCrew(Crew):
 
     def kill(self) -> None:
         super().kill()
-        end_group(self._elastic)
+        if self._elastic:
+            end_group(self._elastic)
 
     def _living(self) -> list[Member]:
         living = super()._living()
@@ -94,6 +97,9 @@ class ColdCrew(Crew):
             if not member.pid and (path := pid_of(self._task.scratch, member.rank)).exists():
                 member.pid = int(path.read_text())
         return living
+
+    def _at_work(self) -> list[Member]:
+        return [member for member in self._living() if not member.pid or alive(member.pid)]
 
 
 def watch(scratch: Path, world_size: int, seen: dict[int, float]) -> None:
@@ -156,7 +162,7 @@ def main() -> None:
     except Exception:
         error = traceback.format_exc()
     watching.join(0.2)  # a rank that never said its process id is never seen to end
-    Outcome(failures=failures, seen=dict(seen), error=error).write(scratch)
+    Result(failures=failures, seen=dict(seen), error=error).write(scratch)
 
 
 if __name__ == "__main__":

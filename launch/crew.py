@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launch import logs, rank
-from launch.process import device_context, end_group, free_port
+from launch.process import PARENT, device_context, end_group, free_port
 from launch.wire import Message
 
 GRACE = 0.3  # seconds that ranks have to end by themselves once one of them has failed
@@ -35,22 +35,16 @@ READ_AT_IMPORT = (
 )
 
 
-
-def inherited() -> dict[str, str]:
-    """The agent's environment, without what torch elastic would take for its own if the agent runs under it."""
-    own = ("TORCHELASTIC_", rank.INIT_METHOD, rank.PARENT)
-    return {name: value for name, value in os.environ.items() if not name.startswith(own)}
-
-
 def spawn(module: tuple[str, ...], env: Mapping[str, str], log: Path) -> int:
     """Starts `python -m module arguments...` in its own process group, output to `log`; returns its process id.
 
+    `env` is added to the environment of this process.
     -P: the folder where the user works may hold a launch.py of its own.
     """
     return os.posix_spawn(
         sys.executable,
         [sys.executable, "-P", "-m", *module],
-        {**env, rank.PARENT: str(os.getpid())},
+        {**os.environ, **env, PARENT: str(os.getpid())},
         file_actions=[
             (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
             (os.POSIX_SPAWN_OPEN, 1, str(log), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644),
@@ -103,8 +97,8 @@ class Crew:
 
     # Starting.
 
-    def start(self, forget: Callable[[], None]) -> list[int]:
-        """Starts the ranks; returns the process ids to be watched. `forget` closes the agent's files in a child."""
+    def start(self, *, watch: Callable[[int], None], forget: Callable[[], None]) -> None:
+        """Starts the ranks; `watch` is told each process id, `forget` closes the agent's files in a forked child."""
         path = self._prepare()
         reason = self._why_not_fork()
         if reason and self._task.entry:
@@ -113,11 +107,20 @@ class Crew:
             env = self._environment(member.rank)
             if reason:
                 log = logs.log_of(self._task.folder, member.rank)
-                member.pid = spawn(("launch.rank", str(path)), env=inherited() | env, log=log)
+                member.pid = spawn(("launch.rank", str(path)), env=env, log=log)
             else:
                 member.pid = self._fork(member.rank, env, forget)
+            watch(member.pid)
             self._tell({"said": "started", "job": self.job, "rank": member.rank, "pid": member.pid})
-        return [member.pid for member in self.members]
+
+    def fail(self, error: str) -> None:
+        """The ranks could not be started, or not all of them."""
+        self._error = error
+        self.kill()
+        for member in self._living():
+            if not member.pid:
+                self._ended(member, None, time.monotonic())
+        self._finish_if_empty(time.monotonic())
 
     def _prepare(self) -> Path:
         """Empty logs, and the task file."""
@@ -168,7 +171,7 @@ class Crew:
     # Watching.
 
     def child_ended(self, pid: int, status: int, now: float) -> None:
-        """To be called for each process id that `start` returned, with what waitpid said, after its group was ended."""
+        """For each process id that was to be watched: `status` is from waitpid, and its group has been ended."""
         member = next(member for member in self.members if member.pid == pid)
         self._ended(member, os.waitstatus_to_exitcode(status), now)
         self._finish_if_empty(now)
@@ -184,8 +187,7 @@ class Crew:
         signum = -code if code is not None and code < 0 else None
         word = rank.Word.read(self._task.scratch, member.rank)
         log = logs.log_of(self._task.folder, member.rank)
-        # An exit that came by itself counts, even between a deadline and the kill.
-        killed = member.killed and (code is None or signum is not None)
+        killed = member.killed and code != 0  # one that still ends well has not been hurt
         bad = code != 0 and not killed
         error = word.error if word else ""
         self._tell(
@@ -197,6 +199,7 @@ class Crew:
                 "code": code if signum is None else None,
                 "signal": signum,
                 "error": error,
+                "summary": word.summary if word else "",
                 "tail": logs.tail(log) if bad and not error else "",
                 "ended": seen - self.started,
                 "since": self._since(member, code, seen) - self.started,
@@ -233,18 +236,20 @@ class Crew:
     def kill(self) -> None:
         """SIGKILL to all that these ranks have started, too."""
         self._phase, self.due = "killed", time.monotonic() + GIVE_UP
-        for member in self._living():
+        for member in self._at_work():
             member.killed = True
+        for member in self._living():
             if member.pid:
                 end_group(member.pid)
 
     def tick(self, now: float) -> None:
-        """To be called when `due` has come."""
+        """Does what is due."""
         if now < self.due:
             return
         if self._phase == "running":
-            self._phase, self.due = "stacks", now + STACKS
-            for member in self._living():
+            late = self._at_work()
+            self._phase, self.due = ("stacks", now + STACKS) if late else ("grace", now + GIVE_UP)
+            for member in late:
                 member.late = member.killed = True
                 self._ask_for_stacks(member)
         elif self._phase in ("grace", "stacks"):
@@ -258,6 +263,10 @@ class Crew:
 
     def _living(self) -> list[Member]:
         return [member for member in self.members if not member.over]
+
+    def _at_work(self) -> list[Member]:
+        """Those of the living that have not ended without this crew knowing yet."""
+        return self._living()
 
     def _ask_for_stacks(self, member: Member) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -47,5 +47,9 @@ def where(log: Path) -> str:
             break
         frames.append(frame)
     outside = next((frame for frame in frames if not any(name in frame["path"] for name in LIBRARIES)), None)
-    told = [f"{f['function']} ({os.path.basename(f['path'])}:{f['line']})" for f in (frames[0], outside) if f] if frames else []
+    told = (
+        [f"{f['function']} ({os.path.basename(f['path'])}:{f['line']})" for f in (frames[0], outside) if f]
+        if frames
+        else []
+    )
     return ", from ".join(dict.fromkeys(told))

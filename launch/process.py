@@ -10,6 +10,8 @@ import socket
 import sys
 from pathlib import Path
 
+PARENT = "LAUNCH_PARENT"  # environment variable: the process whose end is the end of this one
+
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -57,6 +59,13 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
         return False
+
+
+def name_of(signum: int) -> str:
+    try:
+        return signal.Signals(signum).name
+    except ValueError:  # a real-time signal
+        return f"signal {signum}"
 
 
 def free_port() -> int:

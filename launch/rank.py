@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import faulthandler
-import functools
 import importlib
 import json
+import operator
 import os
 import random
 import signal
@@ -19,10 +19,9 @@ from pathlib import Path
 from typing import Any, NoReturn, Self
 
 from launch.logs import log_of
-from launch.process import die_with_parent
+from launch.process import PARENT, die_with_parent
 
-PARENT = "LAUNCH_PARENT"  # environment variable: the process whose end is the end of this one
-INIT_METHOD = "LAUNCH_INIT_METHOD"  # for torch.distributed.init_process_group, where it is not torch elastic that started the ranks
+INIT_METHOD = "LAUNCH_INIT_METHOD"  # for init_process_group; not set under torch elastic, which has its own
 STACKS = signal.SIGUSR1  # makes a rank write the stacks of all its threads to its log
 COULD_NOT_START = 127  # as shells say it
 
@@ -56,6 +55,7 @@ class Word:
     code: int
     at: float  # on the node's monotonic clock: when the entry returned or raised
     error: str  # traceback, or ''
+    summary: str  # the exception in one line, or ''
 
     def write(self, scratch: Path, rank: int) -> None:
         leave(word_of(scratch, rank), json.dumps(asdict(self)))
@@ -85,7 +85,7 @@ def pid_of(scratch: Path, rank: int) -> Path:
 
 def call(entry: str, payload: Mapping[str, Any]) -> None:
     module, _, function = entry.partition(":")
-    functools.reduce(getattr, function.split("."), importlib.import_module(module))(payload)
+    operator.attrgetter(function)(importlib.import_module(module))(payload)
 
 
 def work(task: Task, rank: int) -> NoReturn:
@@ -95,7 +95,7 @@ def work(task: Task, rank: int) -> NoReturn:
     """
     faulthandler.enable(file=2)
     faulthandler.register(STACKS, file=2, all_threads=True)
-    code, error = 0, ""
+    code, error, summary = 0, "", ""
     try:
         call(task.entry, task.payload)
         at = time.monotonic()
@@ -108,12 +108,14 @@ def work(task: Task, rank: int) -> NoReturn:
             print(raised.code, file=sys.stderr)
         else:
             code = 1
-            # The first frame is this function.
-            frames = raised.__traceback__ and raised.__traceback__.tb_next
+            frames = raised.__traceback__
+            while frames and frames.tb_next and frames.tb_frame.f_code.co_filename == __file__:
+                frames = frames.tb_next  # from the entry on
             error = "".join(traceback.format_exception(type(raised), raised, frames))
+            summary = ": ".join((type(raised).__name__, *str(raised).strip().splitlines()[:1]))
             print(error, end="", file=sys.stderr)
     with suppress(OSError):  # the scratch folder goes away when the job is being ended
-        Word(code=code, at=at, error=error).write(task.scratch, rank)
+        Word(code=code, at=at, error=error, summary=summary).write(task.scratch, rank)
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):
             stream.flush()
@@ -180,9 +182,10 @@ def main() -> NoReturn:
     try:
         os.execvp(task.argv[0], task.argv)
     except OSError as error:
-        text = f"{type(error).__name__}: cannot execute {task.argv[0]!r}: {error.strerror}\n"
-        sys.stderr.write(text)
-        Word(code=COULD_NOT_START, at=time.monotonic(), error=text).write(task.scratch, rank)
+        text = f"cannot execute {task.argv[0]!r}: {error.strerror}"
+        print(text, file=sys.stderr)
+        word = Word(code=COULD_NOT_START, at=time.monotonic(), error=text, summary=text)
+        word.write(task.scratch, rank)
         os._exit(COULD_NOT_START)
 
 

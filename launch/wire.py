@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
+import select
 from typing import Any
 
 Message = dict[str, Any]
@@ -18,17 +20,23 @@ class Wire:
     """
 
     def __init__(self, reading: int, writing: int) -> None:
-        """Takes over two file descriptors, which may be the same."""
+        """Takes over two file descriptors."""
+        assert reading != writing, reading
         self.reading, self.writing = reading, writing
         self.open = True  # False once the other side is gone
         self._incoming = b""
         self._outgoing = bytearray()
-        for fd in {reading, writing}:
+        for fd in (reading, writing):
             os.set_blocking(fd, False)
 
-    @property
-    def unsent(self) -> bool:
-        return self.open and bool(self._outgoing)
+    def wait(self, timeout: float, *others: int) -> None:
+        """Returns when there is something to do, on this wire or on other file descriptors, or after some seconds."""
+        poll = select.poll()
+        for fd in (*others, *([self.reading] if self.open else [])):
+            poll.register(fd, select.POLLIN)
+        if self.open and self._outgoing:
+            poll.register(self.writing, select.POLLOUT)
+        poll.poll(max(0.0, math.ceil(timeout * 1000)))
 
     def send(self, message: Message) -> None:
         self._outgoing += json.dumps(message).encode() + b"\n"
@@ -37,7 +45,7 @@ class Wire:
     def flush(self) -> None:
         """Sends what the other side has room for."""
         try:
-            while self.unsent:
+            while self.open and self._outgoing:
                 del self._outgoing[: os.write(self.writing, self._outgoing)]
         except BlockingIOError:
             pass
@@ -59,5 +67,5 @@ class Wire:
 
     def close(self) -> None:
         self.open = False
-        for fd in {self.reading, self.writing}:
+        for fd in (self.reading, self.writing):
             os.close(fd)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.distributed_c10d import GroupName
 from torch.utils.hooks import RemovableHandle
 
 from dist_checks.probe.header import dtype_name
@@ -24,7 +25,9 @@ class Evidence:
         self._dtypes: set[str] = set()
         self._unrecorded: dict[tuple[str, str], str] = {}
         self._handles: list[RemovableHandle] = [
-            module.register_forward_hook(self._saw_product) for module in model.modules() if isinstance(module, nn.Linear)
+            module.register_forward_hook(self._saw_product)
+            for module in model.modules()
+            if isinstance(module, nn.Linear)
         ]
 
     def _saw_product(self, module: nn.Module, args: Any, output: object) -> None:
@@ -76,7 +79,7 @@ def _group_name(name: str, description: str) -> str:
     if description.startswith("mesh_"):
         return description.removeprefix("mesh_")
     try:
-        ranks = dist.get_process_group_ranks(dist.distributed_c10d._resolve_process_group(name))
+        ranks = dist.get_process_group_ranks(torch._C._distributed_c10d._resolve_process_group(GroupName(name)))
     except (ValueError, RuntimeError, KeyError):  # the group has been destroyed
         return description or name
     return "ranks " + ",".join(map(str, ranks))

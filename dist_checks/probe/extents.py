@@ -73,6 +73,7 @@ def _cutting_order(placements: Sequence[Placement], sizes: Sequence[int]) -> dic
 
     Mesh dims cut from left to right. A ``_StridedShard`` (FSDP over tensor parallel) comes after as many of the mesh
     dims to its right as multiply to its split factor. Mesh dims are inserted from right to left, as DTensorSpec does.
+    Where it does not divide evenly this is how FSDP2 cuts; ``distribute_tensor`` would cut otherwise.
     """
     order: dict[int, list[int]] = {}
     for i in reversed(range(len(placements))):

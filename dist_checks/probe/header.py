@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from dist_checks.probe.names import plain_names
 
 
-def header(
+def header_fields(
     model: nn.Module, optimizers: Sequence[Optimizer], blocks: Sequence[str], given: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Fields of the header event; ``given`` are those that only the caller knows (rung, world size, coordinates)."""

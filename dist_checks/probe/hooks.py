@@ -69,7 +69,7 @@ class BlockHooks:
             def saw_gradient(gradient: Tensor) -> None:
                 sink(Kind.OUTPUT_GRADIENT, name, gradient, batch)
 
-            x.register_hook(saw_gradient)
+            x.register_hook(saw_gradient)  # type: ignore[no-untyped-call]
 
     def _first(self, kind: Kind, name: str) -> bool:
         before = len(self._seen)

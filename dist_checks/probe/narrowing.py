@@ -40,12 +40,12 @@ class Narrowing:
 
     def start(self) -> None:
         if not self._running:
-            self._mode.__enter__()
+            self._mode.__enter__()  # type: ignore[no-untyped-call]
             self._running = True
 
     def stop(self) -> None:
         if self._running:
-            self._mode.__exit__(None, None, None)
+            self._mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
             self._running = False
 
     def remove(self) -> None:
@@ -60,9 +60,9 @@ class Narrowing:
         return [{"module": module, "dtype": dtype_name(dtype)} for module, dtype in self._mode.seen]
 
 
-class _Mode(TorchDispatchMode):
+class _Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, stack: list[str], widest: int) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._stack = stack
         self._widest = widest
         self.seen: dict[tuple[str, torch.dtype], None] = {}

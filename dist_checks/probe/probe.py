@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -54,23 +55,28 @@ class Probe:
         ``rank`` and ``header["world_size"]`` default to torchrun's RANK and WORLD_SIZE. ``blocks`` are the modules,
         in forward order, whose outputs are recorded; ``header`` may hold ``rung, world_size, device, coordinates``.
         """
-        place = folder or os.environ.get(FOLDER)
-        if not place:
+        given = folder or os.environ.get(FOLDER)
+        if not given:
             return Probe()
+        place = Path(given)
+        from dist_checks.probe.record import Record
         from dist_checks.probe.recorder import Recorder
 
-        return Recorder(
+        recorder = Recorder(
             model,
             optimizer,
-            folder=Path(place),
+            folder=place,
             rank=int(os.environ.get("RANK", "0")) if rank is None else rank,
-            header=header or {},
+            header={"rung": place.name, "world_size": int(os.environ.get("WORLD_SIZE", "1")), **(header or {})},
             blocks=blocks or {},
-            record=record,
+            record=record or Record(),
         )
+        if folder is None:
+            atexit.register(recorder.close_at_exit)
+        return recorder
 
     def watch(self, loader: Iterable[T], ids: str | Callable[[T], Iterable[int]]) -> Iterable[T]:
-        """``loader``, with :meth:`micro_batch` called for each of its batches.
+        """``loader``, with :meth:`micro_batch` called for each of its batches; each call is an epoch.
 
         ``ids`` is the key under which a batch has its sample ids, or a function of the batch.
         """

@@ -51,7 +51,7 @@ class Attention(nn.Module):
 
     def split(self, x: Tensor) -> Tensor:
         """(batch, length, heads * size) -> (batch, heads, length, size), for as many heads as there are."""
-        return x.unflatten(-1, (-1, self.size)).transpose(1, 2)
+        return x.view(*x.shape[:-1], -1, self.size).transpose(1, 2)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         q, k, v = rotate(self.split(self.q(x)), cos, sin), rotate(self.split(self.k(x)), cos, sin), self.v(x)
@@ -103,7 +103,7 @@ class GPT(nn.Module):
         self.register_buffer("sin", sin)
         for module in self.modules():
             if isinstance(module, nn.Linear | nn.Embedding):
-                nn.init.normal_(module.weight, std=width**-0.5 / 4)
+                nn.init.normal_(module.weight, std=0.02)
             if isinstance(module, nn.Linear) and module.bias is not None:
                 nn.init.zeros_(module.bias)
         if tied:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from itertools import islice
+from pydoc_data.topics import topics
 
 SHORTEST = 8
 
@@ -27,15 +28,13 @@ def phrases(count: int, longest: int) -> list[bytes]:
 
 
 def _phrases(longest: int) -> Iterator[bytes]:
-    from pydoc_data.topics import topics  # half a megabyte: only when asked for
-
     seen: set[str] = set()
     for name in sorted(topics):
         for paragraph in topics[name].split("\n\n"):
             if not _PROSE.match(paragraph) or "***" in paragraph:
                 continue
-            for phrase in _CUT.split(" ".join(paragraph.split())):
-                phrase = phrase[:longest]
+            for whole in _CUT.split(" ".join(paragraph.split())):
+                phrase = whole[:longest]
                 if len(phrase) >= SHORTEST and phrase.isascii() and phrase not in seen:
                     seen.add(phrase)
                     yield phrase.encode()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 
@@ -11,7 +12,7 @@ from dist_checks.report.view import Broken, Finding, Report
 
 def three(finding: Finding, report: Report) -> list[str]:
     """Without the indent. An explanation that repairs is a line of its own; a message keeps its line breaks."""
-    lines = [headline(finding), *seen(finding).splitlines()]
+    lines = [headline(finding), *seen(finding, report).splitlines()]
     if finding.explanation:
         lines += [f"why   {line}" for line in f"{finding.explanation}{_repaired(finding)}".splitlines()]
     last = [part for part in (_axis(finding, report), finding.command and f"try  {finding.command}") if part]
@@ -25,7 +26,7 @@ def headline(finding: Finding) -> str:
     return "  ".join(filter(None, (f"{status} {finding.check}", *where)))
 
 
-def seen(finding: Finding) -> str:
+def seen(finding: Finding, report: Report) -> str:
     """The message, with ranks, observed and allowed where it does not name them itself."""
     message = finding.message
     if finding.ranks and "rank" not in message.lower():
@@ -33,7 +34,7 @@ def seen(finding: Finding) -> str:
     if finding.observed is not None and "allowed" not in message.lower():
         limit = "" if finding.allowed is None else f", {words.number(finding.allowed)} allowed"
         message = f"{message} (observed {words.number(finding.observed)}{limit})".lstrip()
-    if finding.hosts and finding.status != "pass":
+    if finding.hosts and (len(report.hosts) > 1 or report.blamed == "host"):
         message = f"{message}; on {words.listed(finding.hosts)}"
     return message
 
@@ -47,13 +48,15 @@ def first_of_each(findings: Iterable[Finding]) -> Iterator[tuple[Finding, int]]:
 
 
 def telling(report: Report) -> list[tuple[Finding, int]]:
-    """Failing findings, one of each rung and check: those first that the verdict rests on, then in the ladder's order."""
+    """Failing findings, one of each rung and check, those first that the verdict rests on, else in the ladder's order."""
     rests_on = {broken.finding.key for broken in report.broken if broken.finding}
     at = {rung.id: index for index, rung in enumerate(report.rungs)}
-    failing = first_of_each(sorted(
-        (finding for finding in report.findings if finding.status == "fail"),
-        key=lambda finding: finding.key not in rests_on,
-    ))
+    failing = first_of_each(
+        sorted(
+            (finding for finding in report.findings if finding.status == "fail"),
+            key=lambda finding: finding.key not in rests_on,
+        )
+    )
     return sorted(failing, key=lambda item: (item[0].key not in rests_on, at.get(item[0].rung, -1)))
 
 
@@ -61,7 +64,8 @@ def would_have_seen(report: Report) -> str:
     """For each precision the smallest scale error that would have failed everywhere; empty where nothing is known."""
     coarsest: dict[str, tuple[float, str, str]] = {}
     for rung in report.rungs:
-        if rung.sensitivity and (error := rung.sensitivity.scale_error) is not None:
+        error = rung.sensitivity.scale_error if rung.sensitivity else None
+        if rung.sensitivity and error is not None and not math.isnan(error):
             entry = (error, rung.sensitivity.tensor, rung.id)
             coarsest[rung.precision] = max(coarsest.get(rung.precision, entry), entry)
     return "; ".join(

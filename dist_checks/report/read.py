@@ -203,9 +203,15 @@ def _axes(value: object) -> dict[str, object]:
 
 
 def _facts(value: object) -> dict[str, str]:
-    """For a table: nested values in the notation of Python."""
+    """For a table: anything nested deeper than a list in the notation of Python."""
+
+    def spell(fact: object) -> str:
+        if isinstance(fact, bool):
+            return "yes" if fact else "no"
+        return _text(fact)
+
     return {
-        _text(name): ", ".join(_text(item) for item in fact[:32]) if isinstance(fact, list) else _text(fact)
+        _text(name): ", ".join(map(spell, fact[:32])) if isinstance(fact, list) else spell(fact)
         for name, fact in _dict(value).items()
         if fact is not None
     }

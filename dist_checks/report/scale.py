@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-LANE = 13.0
+LANE = 16.0
 """Height of the lanes outside the scale: one above for what is not finite, one below for zero on a log scale."""
 _EXTREME = 1e150
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")

@@ -46,12 +46,9 @@ def chart(
 ) -> Markup:
     """Lines over the steps, with the allowed band below ``allowed``; points of a value line above it are crosses."""
     left, right, top, bottom = 52.0, width - 10.0, 8.0, height - 20.0
-    y = Scale.over(
-        [value for values in (allowed, *(line.values for line in lines)) for value in values],
-        top=top,
-        bottom=bottom,
-        log=log,
-    )
+    shown = [value for values in (allowed, *(line.values for line in lines)) for value in values]
+    shown += [limit / 10 for limit in allowed if log and limit]  # so that the band below a limit can be seen
+    y = Scale.over(shown, top=top, bottom=bottom, log=log)
     xs = _across(steps, left + 6, right - 6)
     half = (xs[1] - xs[0]) / 2 if len(xs) > 1 else (right - left) / 2
     parts = [_band(xs, allowed, y, bottom, half, left, right)] if any(limit is not None for limit in allowed) else []
@@ -143,13 +140,13 @@ def _thinned(values: Sequence[float | None]) -> list[int]:
     return sorted(kept)
 
 
-def bars(label: str, items: Sequence[tuple[str, float | None]], *, right: float = 1.0, width: int = 480) -> Markup:
+def bars(label: str, items: Sequence[tuple[str, float | None]], *, right: float = 1.0, width: int = 510) -> Markup:
     """One bar for each value, against a line at ``right``: the weights with which samples entered a gradient."""
     shown = items[:MOST_BARS]
     finite = [value for _, value in shown if value is not None and math.isfinite(value)]
     low, high = min([0.0, *finite]), max([right, *finite]) * 1.02
     low, high = max(low, -1e150), min(high, 1e150)
-    start, end, row = 132.0, width - 58.0, 17.0
+    start, end, row = 190.0, width - 58.0, 17.0
     height = int(row * len(shown)) + 22
 
     def x(value: float) -> float:
@@ -159,7 +156,7 @@ def bars(label: str, items: Sequence[tuple[str, float | None]], *, right: float 
     for index, (name, value) in enumerate(shown):
         place = index * row + 2
         wrong = value is None or not math.isfinite(value) or abs(value - right) > 1e-3 * max(1.0, abs(right))
-        parts.append(_tag("text", _tag("title", name), shorten(name, 22), x=start - 8, y=place + 11, text_anchor="end"))
+        parts.append(_tag("text", _tag("title", name), shorten(name, 32), x=start - 8, y=place + 11, text_anchor="end"))
         if value is not None and math.isfinite(value):
             a, b = sorted((x(0.0), x(value)))
             parts.append(
@@ -183,19 +180,17 @@ def bars(label: str, items: Sequence[tuple[str, float | None]], *, right: float 
     return _svg(label, width, height, parts)
 
 
-def repair(before: float | None, after: float | None, *, width: int = 240) -> Markup:
-    """How far the distance to the reference falls when the explanation is undone, on a log scale."""
-    floor = 1e-17
-    y = Scale.over([before, after, floor, 1.0], top=width - 30.0, bottom=30.0, log=True)
-    marks = [(value, y.at(value)) for value in (before, after) if value is not None]
-    parts = [_tag("line", x1=30, x2=width - 30, y1=12, y2=12, stroke="#888", class_="grid")]
-    if len(marks) == 2:
-        (_, first), (_, last) = marks
-        parts.append(_tag("line", x1=first, x2=last, y1=12, y2=12, stroke="#3a7d44", stroke_width=2, class_="limit"))
-    for (value, place), (colour, look) in zip(marks, (("#b3261e", "bar wrong"), ("#3a7d44", "good")), strict=False):
-        parts.append(_tag("circle", cx=place, cy=12, r=4, fill=colour, class_=look))
-        parts.append(_tag("text", number(value, 2), x=place, y=30, text_anchor="middle"))
-    return _svg(label=f"residual {number(before)} before, {number(after)} after", width=width, height=36, parts=parts)
+def repair(before: float | None, after: float | None, *, width: int = 150) -> Markup:
+    """How far the distance to the reference falls when the explanation is undone: 1e-17 to 1, on a log scale."""
+    x = Scale.over([before, after, 1e-17, 1.0], top=width - 18.0, bottom=18.0, log=True)
+    first, last = (None if value is None else x.at(value) for value in (before, after))
+    parts = [_tag("line", x1=4, x2=width - 4, y1=6, y2=6, stroke="#8884", class_="grid")]
+    if first is not None and last is not None:
+        parts.append(_tag("line", x1=first, x2=last, y1=6, y2=6, stroke="#3a7d44", stroke_width=2, class_="limit"))
+    for place, colour, look in ((first, "#b3261e", "bar wrong"), (last, "#3a7d44", "good")):
+        if place is not None:
+            parts.append(_tag("circle", cx=place, cy=6, r=4, fill=colour, class_=look))
+    return _svg(f"residual {number(before)} before, {number(after)} after, on a log scale", width, 12, parts)
 
 
 def _svg(label: str, width: int, height: int, parts: Sequence[Markup]) -> Markup:

@@ -1,9 +1,9 @@
-"""The result on a terminal or in a log: the matrix in short, what failed, where the pages are, and last the sentence."""
+"""The result on a terminal or in a log: the matrix in short, what failed, where the pages are, the sentence last."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
+from io import StringIO
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -11,11 +11,14 @@ from rich.console import Console
 from rich.text import Text
 
 from dist_checks.report import lines, words
+from dist_checks.report.colour import COLOURS, in_colour
+from dist_checks.report.progress import progress
 from dist_checks.report.read import read
 from dist_checks.report.view import Report, Rung
 from dist_checks.report.visible import shorten, visible
 
-COLOURS = {"pass": "green", "skip": "dim", "accepted": "cyan", "inconclusive": "yellow", "fail": "bold red"}
+__all__ = ["progress", "render", "summary"]
+
 MOST_RUNGS = 60
 """With more rungs than this, those that pass are only counted."""
 MOST_FINDINGS = 12
@@ -26,17 +29,15 @@ MOST_LINES = 8
 def summary(report: Mapping[str, Any], stream: TextIO, *, links: Mapping[str, Path]) -> None:
     """Prints to ``stream``; the same text with and without a terminal, the colours apart."""
     text = render(report, links)
+    shown = text.plain + "\n"
     if in_colour(stream):
-        Console(file=stream, force_terminal=True, highlight=False, emoji=False).print(text, soft_wrap=True)
-    else:
-        encoding = getattr(stream, "encoding", None) or "utf-8"
-        stream.write(f"{text.plain}\n".encode(encoding, "backslashreplace").decode(encoding))
+        inked = Console(file=StringIO(), force_terminal=True, color_system="standard", highlight=False, emoji=False)
+        with inked.capture() as capture:
+            inked.print(text, soft_wrap=True)
+        shown = capture.get()
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    stream.write(shown.encode(encoding, "backslashreplace").decode(encoding))
     stream.flush()
-
-
-def in_colour(stream: TextIO) -> bool:
-    """On a terminal that can, unless NO_COLOR says otherwise (https://no-color.org)."""
-    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def render(report: Mapping[str, Any], links: Mapping[str, Path]) -> Text:
@@ -101,9 +102,8 @@ def _findings(view: Report) -> list[Text]:
         if more:
             text.append(f"\n     and {words.count(more, 'more finding')} of this check in this rung", "dim")
         out.append(text)
-    if left := len(telling) - MOST_FINDINGS:
-        if left > 0:
-            out.append(Text(f"and {words.count(left, 'more failing check')}", style="dim"))
+    if (left := len(telling) - MOST_FINDINGS) > 0:
+        out.append(Text(f"and {words.count(left, 'more failing check')}", style="dim"))
     return out
 
 

@@ -129,6 +129,11 @@ class Report:
     def by_id(self) -> dict[str, Rung]:
         return {rung.id: rung for rung in reversed(self.rungs)}
 
+    @cached_property
+    def hosts(self) -> frozenset[str]:
+        """All that findings name. With one host alone it tells nothing."""
+        return frozenset(host for finding in self.findings for host in finding.hosts)
+
     def counts(self) -> list[tuple[str, int]]:
         """How many rungs have each status, worst first; those that none has are left out."""
         met = [rung.status for rung in self.rungs]

@@ -12,9 +12,7 @@ import torch.distributed as dist
 def main(payload: dict[str, Any]) -> None:
     """On every rank: sum 1, 2, ..., world over the ranks. Raises RuntimeError where the sum is another."""
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    dist.init_process_group(
-        init_method=os.environ.get("LAUNCH_INIT_METHOD", "env://"), rank=rank, world_size=world
-    )
+    dist.init_process_group(init_method=os.environ.get("LAUNCH_INIT_METHOD", "env://"), rank=rank, world_size=world)
     try:
         device = torch.accelerator.current_accelerator() or torch.device("cpu")
         value = torch.full((1000,), rank + 1.0, device=device)

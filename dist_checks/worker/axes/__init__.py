@@ -1,0 +1,34 @@
+"""How each axis is applied to a model: one file an axis, in the order in which they must be applied."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from torch import nn
+
+from dist_checks.recipes.base import Recipe
+from dist_checks.worker.axes import accum, dp_replicate, dp_shard, precision, sp, tp
+from dist_checks.worker.mesh import World
+
+
+class AxisModule(Protocol):
+    """What the module of an axis offers."""
+
+    def apply(self, model: nn.Module, recipe: Recipe, world: World) -> nn.Module:
+        """On every rank: the model with this axis applied, changed in place or wrapped; as it was if the axis is off.
+
+        Raises ValueError with the rule that a combination breaks.
+        """
+        ...
+
+
+# Numbers first, then what cuts tensors inside a layer, then what cuts or copies whole layers.
+ORDER: tuple[AxisModule, ...] = (precision, tp, sp, dp_shard, dp_replicate, accum)
+
+
+def apply_all(model: nn.Module, recipe: Recipe, world: World) -> nn.Module:
+    """On every rank: ``model`` on the rank's device, with every axis of the rung applied."""
+    model = model.to(world.device)
+    for axis in ORDER:
+        model = axis.apply(model, recipe, world)
+    return model

@@ -1,0 +1,46 @@
+"""Bugs to plant: one file a fault, one line a fault in FAULTS."""
+
+from __future__ import annotations
+
+from dist_checks.rung import Rung
+from dist_checks.worker.faults import (
+    bit_flipped,
+    clip_before_unscale,
+    gradient_scaled,
+    head_zeroed,
+    last_micro_batch_unreduced,
+    local_norm,
+    mean_of_means,
+    norm_gradients_not_summed,
+    own_initial_weights,
+    parameter_replaced,
+    samples_by_world_rank,
+)
+from dist_checks.worker.faults.base import Fault
+
+FAULTS: tuple[Fault, ...] = (
+    mean_of_means.FAULT,
+    last_micro_batch_unreduced.FAULT,
+    parameter_replaced.FAULT,
+    own_initial_weights.FAULT,
+    local_norm.FAULT,
+    norm_gradients_not_summed.FAULT,
+    samples_by_world_rank.FAULT,
+    clip_before_unscale.FAULT,
+    gradient_scaled.FAULT,
+    head_zeroed.FAULT,
+    bit_flipped.FAULT,
+)
+
+
+def find(id: str) -> Fault:
+    """Raises ValueError, naming those that exist."""
+    for fault in FAULTS:
+        if fault.id == id:
+            return fault
+    raise ValueError(f"--fault: there is no fault '{id}', expected one of {', '.join(fault.id for fault in FAULTS)}")
+
+
+def plant(id: str, rung: Rung) -> None:
+    """On every rank, before anything is built. Raises ValueError where there is no such fault."""
+    find(id).plant(rung)

@@ -1,0 +1,156 @@
+"""With which weight did each sample enter the gradient? Sketches are linear, so least squares tells."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dist_checks.judging.logical import Key
+from dist_checks.judging.seen import Seen
+from dist_checks.judging.view import RungView
+from dist_checks.trace import NO_ITEM, Kind
+
+Floats = NDArray[np.float64]
+
+WORST_CONDITION = 1e6
+"""Above it the samples' gradients are too much alike to be told apart (a tiny GPT measured 8)."""
+
+
+class NotSeen(Exception):
+    """The weights cannot be told; the message says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weights:
+    """gradient = sum over samples of weight x the sample's own share; 1 for each sample when all is right."""
+
+    step: int
+    ids: tuple[int, ...]
+    weights: Floats
+    allowed: float
+    """How far a weight may be from 1."""
+    residual: float
+    """What no weights explain, relative to the gradient."""
+    floor: float
+    """A residual that rounding explains."""
+    distance: float
+    """Of the gradient from the sum of all samples, relative: the residual with all weights 1."""
+
+    @property
+    def explained(self) -> bool:
+        """The gradient is a combination of the samples' gradients: data or normalisation, not mathematics."""
+        return self.residual <= self.floor
+
+    @property
+    def wrong(self) -> NDArray[np.bool_]:
+        return ~(np.abs(self.weights - 1) <= self.allowed)
+
+
+def weigh(view: RungView) -> Weights:
+    """Least squares of the rung's gradient on the gradients of single samples. Raises NotSeen."""
+    source = _source(view)
+    shares = source.full(Kind.SAMPLE_GRADIENT)
+    step = int(shares.step[0])
+    if step not in view.comparable_steps or view.own.skipped(step):
+        raise NotSeen(f"step {step} was skipped by the loss scaler")
+    found = view.gradients
+    at_step = np.flatnonzero(found.step == step)
+    rows = {found.keys[at].name: at for at in at_step.tolist()}
+    if not rows:
+        raise NotSeen(f"no gradient of step {step} was recorded on both sides")
+    ids = tuple(sorted({int(item) for item in np.unique(shares.item) if item != NO_ITEM}))
+    columns, target, allowed = [], [], []
+    mine = view.own.full(Kind.GRADIENT)
+    for name, at in rows.items():
+        column = [shares.rows.get(Key(name, step, item), -1) for item in ids]
+        if min(column) < 0:
+            continue
+        columns.append(shares.sketch[column].T)
+        target.append(mine.sketch[found.rows[at]])
+        allowed.append(found.allowed[at])
+    if not columns:
+        raise NotSeen("no tensor has both a gradient and the gradients of its samples")
+    return _fit(step, ids, np.concatenate(columns), np.concatenate(target), float(np.linalg.norm(allowed)))
+
+
+def _source(view: RungView) -> Seen:
+    """Where the samples' own gradients are from: in float64 where that was recorded."""
+    for seen in (view.truth, view.reference):
+        if seen is not None and len(seen.full(Kind.SAMPLE_GRADIENT)):
+            return seen
+    raise NotSeen("no single has recorded the gradients of its samples")
+
+
+def _fit(step: int, ids: tuple[int, ...], matrix: Floats, target: Floats, noise: float) -> Weights:
+    norm = float(np.linalg.norm(target))
+    if not (np.isfinite(matrix).all() and np.isfinite(norm) and norm > 0):
+        raise NotSeen(f"the gradient of step {step} is zero or not finite")
+    spectrum = np.linalg.svd(matrix, compute_uv=False)
+    if len(matrix) < len(ids) or not spectrum[-1] * WORST_CONDITION > spectrum[0]:
+        raise NotSeen(f"the gradients of the {len(ids)} samples are too much alike to be told apart")
+    weights = np.linalg.lstsq(matrix, target, rcond=None)[0]
+    largest = max(1.0, float(np.abs(weights).max()))
+    return Weights(
+        step=step,
+        ids=ids,
+        weights=weights,
+        allowed=largest * noise / float(spectrum[-1]),
+        residual=float(np.linalg.norm(matrix @ weights - target)) / norm,
+        floor=largest * noise / norm,
+        distance=float(np.linalg.norm(matrix.sum(1) - target)) / norm,
+    )
+
+
+def in_words(view: RungView, found: Weights) -> str:
+    """Which samples have a wrong weight, by what they have in common: the data rank, the micro-batch, or nothing."""
+    weight = dict(zip(found.ids, found.weights.tolist(), strict=True))
+    wrong = {id for id, bad in zip(found.ids, found.wrong.tolist(), strict=True) if bad}
+    if len(wrong) == len(found.ids) and _one(weight.values(), found):
+        return f"every sample entered with weight {_number(found.weights.mean())}"
+    by_rank, by_micro, readers = _readers(view, found.step)
+    for groups, name in ((by_rank, "the samples of data rank {0}"), (by_micro, "micro-batch {1} of data rank {0}")):
+        sentences, told = [], set()
+        for key, ids in groups.items():
+            ids = [id for id in ids if id in weight]
+            if ids and wrong.intersection(ids) and _one((weight[id] for id in ids), found):
+                sentences.append(f"{name.format(*key)} entered with weight {_number(weight[ids[0]])}")
+                told.update(ids)
+        if sentences and wrong <= told:
+            return _some(sentences)
+    sentences = []
+    for id in sorted(wrong, key=lambda id: -abs(weight[id] - 1)):
+        lost = "" if id in readers else " (no rank read it)"
+        sentences.append(f"sample {id} entered with weight {_number(weight[id])}{lost}")
+    return _some(sentences)
+
+
+def _readers(
+    view: RungView, step: int
+) -> tuple[dict[tuple[int, ...], list[int]], dict[tuple[int, ...], list[int]], set[int]]:
+    by_rank: dict[tuple[int, ...], list[int]] = {}
+    by_micro: dict[tuple[int, ...], list[int]] = {}
+    for part, ranks in view.data_ranks().items():
+        event = view.trace.by_rank[ranks[0]].steps.get(step, {})
+        by_rank[part,] = list(event.get("ids", ()))
+        for index, ids in enumerate(event.get("micro_batches", ())):
+            by_micro[part, index] = list(ids)
+    return by_rank, by_micro, {id for ids in by_rank.values() for id in ids}
+
+
+def _one(weights: Iterable[float], found: Weights) -> bool:
+    """All of them are the same number."""
+    values = list(weights)
+    return max(values) - min(values) <= 2 * found.allowed
+
+
+def _number(weight: float) -> str:
+    """``0.000``, never ``-0.000``."""
+    return f"{weight + 0.0:.3f}".replace("-0.000", "0.000")
+
+
+def _some(sentences: list[str], most: int = 6) -> str:
+    more = f" and {len(sentences) - most} more" if len(sentences) > most else ""
+    return ", ".join(sentences[:most]) + more

@@ -1,0 +1,270 @@
+"""Reads what the ranks of one rung left behind, however they ended."""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dist_checks.extent import Extent
+from dist_checks.trace import BUCKETS, RECORD_BYTES, SCHEMA, Entry, Kind, digests_path, events_path
+
+RECORD = np.dtype(
+    [
+        ("step", "<i4"),
+        ("entry", "<i4"),
+        ("item", "<i8"),
+        ("fingerprint", "<u8"),
+        ("elements", "<i8"),
+        ("zeros", "<i8"),
+        ("nonfinite", "<i8"),
+        ("sum_squares", "<f8"),
+        ("largest", "<f8"),
+        ("sketch", "<f8", (BUCKETS,)),
+        ("checksum", "<u4"),
+        ("unused", "<u4"),
+    ]
+)
+assert RECORD.itemsize == RECORD_BYTES
+_BODY_BYTES = RECORD_BYTES - 8
+
+Records = NDArray[np.void]
+"""One-dimensional, of dtype RECORD."""
+
+Step = Mapping[str, Any]
+"""The fields of a ``step`` event, as ARCHITECTURE.md lists them."""
+
+
+class TraceError(ValueError):
+    """A file is no trace, or one of another version: nothing in it can be judged."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Digests:
+    """The digests of one rank: what they are is held in memory, what they say stays in the file until it is asked for.
+
+    A file is mapped only while it is read: a thousand ranks would use up the file descriptors of a process.
+    """
+
+    path: Path
+    step: NDArray[np.int32]
+    entry: NDArray[np.int32]
+    item: NDArray[np.int64]
+    fingerprint: NDArray[np.uint64]
+
+    @classmethod
+    def of(cls, path: Path, records: Records) -> Digests:
+        def column(name: str) -> NDArray[Any]:
+            return np.array(records[name])
+
+        return cls(
+            path=path,
+            step=column("step"),
+            entry=column("entry"),
+            item=column("item"),
+            fingerprint=column("fingerprint"),
+        )
+
+    def __len__(self) -> int:
+        return len(self.step)
+
+    def take(self, indices: NDArray[np.int64]) -> Records:
+        """Copies of the records at ``indices``."""
+        return np.array(_map(self.path, len(self))[indices])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankTrace:
+    """What one rank recorded."""
+
+    rank: int
+    header: Mapping[str, Any]
+    entries: Mapping[int, Entry]
+    """By index, in the order in which they were announced."""
+    steps: Mapping[int, Step]
+    evidence: Mapping[str, Any]
+    digests: Digests
+    ended: bool
+    """The rank said that it had come to its end."""
+    problems: tuple[str, ...]
+    """A sentence for each place where a file is cut or damaged; what stands before it is read."""
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What the ranks of one rung recorded together, in ascending order of ranks."""
+
+    folder: Path
+    world_size: int
+    """As planned."""
+    ranks: tuple[RankTrace, ...]
+
+    @cached_property
+    def missing(self) -> tuple[int, ...]:
+        """Planned ranks that left no file, or a file without a header."""
+        seen = {rank.rank for rank in self.ranks if rank.header}
+        return tuple(rank for rank in range(self.world_size) if rank not in seen)
+
+    @cached_property
+    def problems(self) -> tuple[str, ...]:
+        return tuple(problem for rank in self.ranks for problem in rank.problems)
+
+    @cached_property
+    def cut(self) -> str:
+        """Why the trace does not hold everything, in words; empty where it does."""
+        if not self.ranks:
+            return "no rank left a trace"
+        if self.missing:
+            return f"{rank_list(self.missing)} left no trace"
+        if self.problems:
+            return self.problems[0] + (f" ({len(self.problems)} problems in all)" if len(self.problems) > 1 else "")
+        short = tuple(rank.rank for rank in self.ranks if not rank.ended)
+        return f"{rank_list(short)} did not come to the end" if short else ""
+
+    @cached_property
+    def by_rank(self) -> dict[int, RankTrace]:
+        return {rank.rank: rank for rank in self.ranks}
+
+    @cached_property
+    def steps(self) -> tuple[int, ...]:
+        """The steps that every rank has recorded, ascending."""
+        if not self.ranks:
+            return ()
+        return tuple(sorted(set.intersection(*(set(rank.steps) for rank in self.ranks))))
+
+    @property
+    def header(self) -> Mapping[str, Any]:
+        """Of the lowest rank that has one; empty where none has."""
+        return next((rank.header for rank in self.ranks if rank.header), {})
+
+    @cached_property
+    def hosts(self) -> dict[int, str]:
+        """Host of each rank that has a header."""
+        return {rank.rank: str(rank.header.get("host", "")) for rank in self.ranks if rank.header}
+
+
+def rank_list(ranks: tuple[int, ...] | list[int], most: int = 6) -> str:
+    """``rank 3``, ``ranks 0, 2 and 5``, ``ranks 0, 1, 2, 3, 4, 5 and 994 more``."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    if len(ranks) > most:
+        return f"ranks {', '.join(map(str, ranks[:most]))} and {len(ranks) - most} more"
+    return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
+
+
+def read(folder: Path, world_size: int) -> Trace:
+    """The trace in ``folder`` of a rung that was planned for ``world_size`` ranks.
+
+    Cut and damaged files are read as far as they go, and named in ``Trace.problems``. Raises TraceError where a file is
+    no trace of this version.
+    """
+    names = (re.fullmatch(r"rank-(\d+)\.jsonl", path.name) for path in folder.glob("rank-*.jsonl"))
+    found = sorted(int(name[1]) for name in names if name)
+    extents: dict[str, Extent] = {}
+    return Trace(folder, world_size, tuple(_read_rank(folder, rank, extents) for rank in found))
+
+
+def _read_rank(folder: Path, rank: int, extents: dict[str, Extent]) -> RankTrace:
+    problems: list[str] = []
+    header: Mapping[str, Any] = {}
+    entries: dict[int, Entry] = {}
+    steps: dict[int, Step] = {}
+    evidence: Mapping[str, Any] = {}
+    ended = False
+    path = events_path(folder, rank)
+    for number, line in enumerate(path.read_bytes().splitlines(), 1):
+        try:
+            event = json.loads(line)  # NaN and Infinity are read as the floats that they are
+            match event["event"]:
+                case "header":
+                    header = _checked_header(event, path)
+                case "entry":
+                    entries[event["index"]] = _entry(event, extents)
+                case "step":
+                    steps[int(event["step"])] = event
+                case "evidence":
+                    evidence = {**evidence, **event}
+                case "end":
+                    ended = True
+        except TraceError:
+            raise
+        except (ValueError, KeyError, TypeError) as error:
+            # What follows a damaged line may refer to what it said, so it is left out.
+            problems.append(f"{path.name} of rank {rank} is cut or damaged at line {number} ({type(error).__name__})")
+            ended = False
+            break
+    digests, damage = _read_digests(digests_path(folder, rank), rank, entries)
+    return RankTrace(
+        rank=rank,
+        header=header,
+        entries=entries,
+        steps=steps,
+        evidence=evidence,
+        digests=digests,
+        ended=ended,
+        problems=(*problems, *damage),
+    )
+
+
+def _checked_header(event: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
+    if event.get("schema") != SCHEMA:
+        raise TraceError(
+            f"{path} has trace schema {event.get('schema')!r}; this version reads schema {SCHEMA}: "
+            "judge it with the version of dist_checks that recorded it"
+        )
+    return event
+
+
+def _entry(event: Mapping[str, Any], extents: dict[str, Extent]) -> Entry:
+    # Thousands of ranks announce the same few extents: one object for all makes them cheap to keep and to compare.
+    key = repr(event["extent"])
+    extent = extents.get(key)
+    if extent is None:
+        extent = extents.setdefault(key, Extent.from_json(event["extent"]))
+    return Entry(Kind(event["kind"]), str(event["name"]), plain_dtype(event["dtype"]), extent)
+
+
+def plain_dtype(name: object) -> str:
+    """``float32`` for ``torch.float32``."""
+    return str(name).removeprefix("torch.")
+
+
+def _read_digests(path: Path, rank: int, entries: Mapping[int, Entry]) -> tuple[Digests, list[str]]:
+    if not path.exists():
+        return Digests.of(path, np.zeros(0, RECORD)), [f"{path.name} of rank {rank} is missing"]
+    problems = []
+    whole, rest = divmod(path.stat().st_size, RECORD_BYTES)
+    if rest:
+        problems.append(f"{path.name} of rank {rank} is cut inside record {whole}")
+    records = _map(path, whole)
+    good = _undamaged(records)
+    if good < whole:
+        problems.append(f"{path.name} of rank {rank} is damaged at record {good} of {whole} (checksum)")
+        records = records[:good]
+    unknown = np.flatnonzero(~np.isin(records["entry"], np.fromiter(entries, np.int64, len(entries))))
+    if unknown.size:
+        problems.append(f"record {unknown[0]} of {path.name} of rank {rank} belongs to no entry")
+        records = records[: unknown[0]]
+    return Digests.of(path, records), problems
+
+
+def _map(path: Path, count: int) -> Records:
+    return np.memmap(path, dtype=RECORD, mode="r", shape=(count,)) if count else np.zeros(0, RECORD)
+
+
+def _undamaged(records: Records) -> int:
+    """How many records stand before the first one whose checksum is wrong."""
+    data, crc32, start = records.view(np.uint8).data, zlib.crc32, 0
+    for index, checksum in enumerate(records["checksum"].tolist()):
+        if crc32(data[start : start + _BODY_BYTES]) != checksum:
+            return index
+        start += RECORD_BYTES
+    return len(records)

@@ -1,0 +1,182 @@
+"""What an error looks like, in words: an explanation counts only if undoing what it says repairs the tensors."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dist_checks.axes import SPEC, Axis
+from dist_checks.judging.comparison import Comparison
+from dist_checks.judging.logical import Floats, Full, Ints, Records
+from dist_checks.judging.tolerance import worse
+from dist_checks.judging.verdict import Explanation
+from dist_checks.judging.view import RungView
+from dist_checks.trace import Kind
+
+SNAP = 0.02
+"""A fitted factor that is so near to one of the rung's numbers, relatively, is taken for it; then it has to repair."""
+
+Rows = Ints
+
+
+def explain(view: RungView, kind: Kind, found: Comparison, rows: Rows) -> Explanation | None:
+    """The first explanation that repairs all of ``rows``, which fail at one step; None where none does."""
+    return scaled(view, kind, found, rows) or pieces(view, kind, found, rows)
+
+
+def noun(kind: Kind, count: int, of: int) -> str:
+    """``every gradient``, ``the gradient``, ``3 of 40 gradients``."""
+    word = kind.value.replace("_", " ")
+    if count == of:
+        return f"every {word}"
+    return f"1 {word} of {of}" if count == 1 else f"{count} of {of} {word}s"
+
+
+# Everything is a constant factor too large or too small
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Factor:
+    value: float
+    words: str
+
+
+def factors(view: RungView, step: int) -> Iterator[Factor]:
+    """What a gradient is off by when a division is forgotten or done twice; the simplest first."""
+    numbers = _numbers(view, step)
+    for name, x in numbers.items():
+        yield Factor(value=x, words=f"not divided by {name} ({x:g})")
+        yield Factor(value=1 / x, words=f"divided by {name} ({x:g}) once too often")
+    for name, x in numbers.items():
+        yield Factor(value=math.sqrt(x), words=f"off by the square root of {name} ({x:g})")
+        yield Factor(value=1 / math.sqrt(x), words=f"off by 1 / the square root of {name} ({x:g})")
+    for (one, x), (two, y) in itertools.permutations(numbers.items(), 2):
+        yield Factor(value=x / y, words=f"off by {one} / {two} ({x:g} / {y:g})")
+    for (one, x), (two, y) in itertools.combinations(numbers.items(), 2):
+        yield Factor(value=x * y, words=f"divided neither by {one} ({x:g}) nor by {two} ({y:g})")
+        yield Factor(value=1 / (x * y), words=f"divided by {one} ({x:g}) and {two} ({y:g}) once too often")
+    yield Factor(value=-1.0, words="its sign is flipped")
+
+
+def _numbers(view: RungView, step: int) -> dict[str, float]:
+    """The rung's own numbers that are not 1, by name; of equal ones the first, so the simplest suspect, is named."""
+    setting, layout = view.rung.setting, view.layout
+    found = {axis.value: setting.degree(axis) for axis in setting if SPEC[axis].takes == "degree"}
+    found |= {"dp": layout.data_size, "the world size": layout.world_size}
+    scale = next((rank.steps.get(step, {}).get("loss_scale") for rank in view.trace.ranks), None)
+    if scale:
+        found["the loss scale"] = scale
+    out: dict[str, float] = {}
+    for name, number in found.items():
+        if number != 1 and number not in out.values():
+            out[name] = float(number)
+    return out
+
+
+def scaled(view: RungView, kind: Kind, found: Comparison, rows: Rows) -> Explanation | None:
+    """One factor for all of ``rows``: one of the rung's numbers where it is near one, else the fitted one."""
+    # A tensor of rounding noise has any factor: those that fail most clearly decide.
+    clear = rows[found.distance[rows] > 10 * found.allowed[rows]]
+    weights = found.norm[clear]
+    if not clear.size or not np.isfinite(found.scale[clear]).all() or not weights.sum() > 0:
+        return None
+    fitted = float(np.average(found.scale[clear], weights=weights))
+    step = int(found.step[rows[0]])
+    before = worse(found.observed[rows])
+    candidates = [f for f in factors(view, step) if abs(f.value - fitted) <= SNAP * abs(f.value)]
+    for factor in (*candidates, Factor(value=fitted, words="")):
+        left = _left_after_scaling(view, kind, found, rows, factor.value)
+        if factor.value and (left <= abs(factor.value) * found.allowed[rows]).all():
+            at_step = int((found.step == step).sum())
+            sentence = f"{noun(kind, len(rows), at_step)} is {factor.value:.4g} x {_yard_name(view)}"
+            if factor.words:
+                sentence += f": {factor.words}"
+            after = worse(left / (abs(factor.value) * found.unit[rows]))
+            return Explanation(sentence=sentence, before=before, after=after)
+    return None
+
+
+def _yard_name(view: RungView) -> str:
+    return "the reference" if view.yard is view.reference else "the truth"
+
+
+def _left_after_scaling(view: RungView, kind: Kind, found: Comparison, rows: Rows, factor: float) -> Floats:
+    """Distances that are left when what was compared with is multiplied by ``factor``."""
+    assert view.yard is not None
+    mine, yard = view.own.full(kind), view.yard.full(kind)
+    a, b = found.rows[rows], found.yard_rows[rows]
+    left: Floats = np.sqrt(np.square(mine.sketch[a] - factor * yard.sketch[b]).sum(1))
+    return left
+
+
+# Each rank holds a piece and takes it for the whole
+
+
+def pieces(view: RungView, kind: Kind, found: Comparison, rows: Rows) -> Explanation | None:
+    """Adding or averaging what the ranks of an axis hold gives what they all should hold.
+
+    So it is with norm weights under sequence parallelism whose gradients are never added up (NVIDIA/Megatron-LM#1446),
+    and with gradients that are never reduced over data ranks (karpathy/build-nanogpt PR#30).
+    """
+    assert view.yard is not None
+    given, mine, yard = view.own.records(kind), view.own.full(kind), view.yard.full(kind)
+    a, b = found.rows[rows], found.yard_rows[rows]
+    step = int(found.step[rows[0]])
+    for axes in _axes_to_add(view):
+        sums = _sums_over(view, given, mine, a, axes)
+        if sums is None:
+            continue
+        members, sketch = sums
+        name = " x ".join(axis.value for axis in axes)
+        for divisor, words in (
+            (1, f"is held in {members} pieces by the {name} ranks, each taken for the whole: their sum is the right one"),
+            (members, f"was never reduced over {name}: the mean of what the {members} ranks hold is the right one"),
+        ):
+            left = np.sqrt(np.square(sketch / divisor - yard.sketch[b]).sum(1))
+            if (left <= found.allowed[rows]).all():
+                sentence = f"{noun(kind, len(rows), int((found.step == step).sum()))} {words}"
+                after = worse(left / found.unit[rows])
+                return Explanation(sentence=sentence, before=worse(found.observed[rows]), after=after)
+    return None
+
+
+def _axes_to_add(view: RungView) -> list[tuple[Axis, ...]]:
+    on = [axis for axis, degree in view.layout.degrees.items() if degree > 1]
+    data = tuple(axis for axis in on if SPEC[axis].data)
+    return [(axis,) for axis in on] + ([data] if len(data) > 1 else [])
+
+
+def _sums_over(
+    view: RungView, given: Records, mine: Full, rows: Rows, axes: Sequence[Axis]
+) -> tuple[int, Floats] | None:
+    """(ranks in a group, sketches of the sums) of full tensors ``rows``; None where the ranks of ``axes`` hold
+    different parts of a tensor, or one and the same thing."""
+    members = len(view.layout.group(0, *axes))
+    other = {
+        rank: tuple(at for axis, at in view.layout.coordinates(rank).items() if axis not in axes)
+        for rank in range(view.layout.world_size)
+    }
+    bounds = np.append(given.starts, len(given))
+    wanted: dict[int, list[tuple[int, int]]] = {}  # rank -> (position in rows, record)
+    differ = False
+    for at, row in enumerate(rows.tolist()):
+        span = np.arange(bounds[row], bounds[row + 1])
+        for part in np.split(span, np.flatnonzero(given.new_part[span])[1:]):
+            home = other.get(int(given.rank[part[0]]))
+            holders = [i for i in part.tolist() if other.get(int(given.rank[i])) == home]
+            if len(holders) != members:
+                return None
+            differ |= len(set(given.fingerprint[holders].tolist())) > 1
+            for i in holders:
+                wanted.setdefault(int(given.rank[i]), []).append((at, int(given.record[i])))
+    if not differ:
+        return None
+    sketch = np.zeros((len(rows), mine.sketch.shape[1]))
+    for rank, found in wanted.items():
+        positions, indices = np.array(found, np.int64).T
+        np.add.at(sketch, positions, view.trace.by_rank[rank].digests.take(indices)["sketch"])
+    return members, sketch

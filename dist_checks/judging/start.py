@@ -1,0 +1,85 @@
+"""Did the rung start from the weights of the run that it is compared with?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dist_checks.judging.comparison import distances
+from dist_checks.judging.logical import Full
+from dist_checks.judging.seen import Seen
+from dist_checks.judging.tolerance import eps_of
+from dist_checks.trace import BEFORE, Kind
+
+ROUNDINGS = 4.0
+"""Initial weights that were rounded on the way (made in float32, used in bf16) may differ by so many eps."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """Of initial weights and buffers together."""
+
+    compared: int
+    different: int
+    first: str
+    """Name of the first that differs; of the worst where none does."""
+    observed: float
+    """Its relative distance."""
+    allowed: float
+
+
+def start(own: Seen, yardstick: Seen) -> Start:
+    """Initial weights and buffers against those of the run that it is compared with."""
+    compared = different = 0
+    first, observed, allowed = "", 0.0, 0.0
+    for kind in (Kind.WEIGHT, Kind.BUFFER):
+        mine, yard = own.full(kind), yardstick.full(kind)
+        for row in mine.at(BEFORE).tolist():
+            other = yard.rows.get(mine.key(row))
+            if other is None or not mine.complete[row] or not yard.complete[other]:
+                continue
+            compared += 1
+            limit = ROUNDINGS * max(_eps(mine, row), _eps(yard, other))
+            distance = _relative(mine, row, yard, other)
+            if not distance <= limit:
+                if not different:
+                    first, observed, allowed = mine.names[mine.tensor[row]], distance, limit
+                different += 1
+            elif not different and distance >= observed:
+                first, observed, allowed = mine.names[mine.tensor[row]], distance, limit
+    return Start(compared=compared, different=different, first=first, observed=observed, allowed=allowed)
+
+
+def _eps(given: Full, row: int) -> float:
+    return eps_of(given.dtypes[given.tensor[row]])
+
+
+def _relative(mine: Full, row: int, yard: Full, other: int) -> float:
+    same_type = mine.dtypes[mine.tensor[row]] == yard.dtypes[yard.tensor[other]]
+    if same_type and mine.fingerprint[row] == yard.fingerprint[other]:
+        return 0.0
+    distance = float(distances(mine, np.array([row]), yard, np.array([other]))[0])
+    norm = float(yard.norm[other])
+    return distance / norm if norm else (np.inf if distance else 0.0)
+
+
+def replicas_agree(own: Seen) -> bool:
+    """Initial weights and buffers have the same bits on all ranks that hold the same part."""
+    for kind in (Kind.WEIGHT, Kind.BUFFER):
+        found = own.records(kind)
+        same = ~found.new_part[1:] & (found.step[1:] == BEFORE)
+        if (same & (found.fingerprint[1:] != found.fingerprint[:-1])).any():
+            return False
+    return True
+
+
+def other_start(own: Seen, yardstick: Seen) -> str:
+    """Why comparing says nothing; empty where the rung started as it should, or where replicas disagree: that is a
+    fault of its own, and everything that follows from it is to be shown."""
+    if not replicas_agree(own):
+        return ""
+    found = start(own, yardstick)
+    if not found.different:
+        return ""
+    return f"initial {found.first} differs by {found.observed:.1e} from that of {yardstick.rung.id}"

@@ -1,0 +1,107 @@
+"""How far is too far: three rules, one for each thing that a rung can be compared with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dist_checks.judging.reading import plain_dtype
+
+Floats = NDArray[np.float64]
+
+EPS = {
+    "float64": 2.0**-52,
+    "float32": 2.0**-23,
+    "float16": 2.0**-10,
+    "bfloat16": 2.0**-7,
+    "float8_e4m3fn": 2.0**-3,
+    "float8_e5m2": 2.0**-2,
+}
+"""Distance from 1 to the next larger number."""
+
+DTYPE = {"fp64": "float64", "fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+"""What a value of the precision axis computes with."""
+
+MILDEST_FAULT = 1e-3
+"""Relative size of the smallest known fault in a gradient (mean of means over micro-batches: 6e-3 and more)."""
+
+NEAR = 2.0
+"""The factor k of the truth rule. A healthy bf16 tp rung measured at most 1.13."""
+
+GROWTH = 1.5
+"""Rounding differences grow from step to step, even when all is right: by this factor at most."""
+
+
+def eps_of(dtype: str) -> float:
+    """Of an unknown dtype, that of float32."""
+    return EPS.get(plain_dtype(dtype), EPS["float32"])
+
+
+def within(observed: float, allowed: float) -> bool:
+    """NaN is never within anything, on either side."""
+    return bool(observed <= allowed)
+
+
+def worse(observed: Iterable[float]) -> float:
+    """The largest, NaN if any is NaN; ``max(0.0, nan)`` is 0.0 in Python. 0 where there is none."""
+    return float(np.max(np.fromiter(observed, float), initial=0.0))
+
+
+class Rule(Enum):
+    """What a rung is compared with."""
+
+    REFERENCE = "the reference, in float64"
+    TRUTH = "the float64 truth, as far as the single of the same precision is from it"
+    ROUNDING = "the float64 truth, for a single: a bound in units of its own rounding"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tolerance:
+    """A rule, and the rounding of the numbers that it is about."""
+
+    rule: Rule
+    eps: float
+
+    @property
+    def relative(self) -> float:
+        """Of the norm of a tensor, at step 0, apart from ``spread``.
+
+        Against the reference: half way, on a logarithmic scale, between rounding and the mildest fault. In float64
+        that is 5e-10, where healthy axes measured 1e-14.
+        """
+        match self.rule:
+            case Rule.REFERENCE:
+                return max(math.sqrt(self.eps * MILDEST_FAULT), 8 * self.eps)
+            case Rule.TRUTH:
+                return self.eps
+            case Rule.ROUNDING:
+                # bf16 gradients were measured at 6e-3 to 2e-2 relative, which is 0.8 to 2.6 eps.
+                return 16 * self.eps
+
+    @property
+    def share(self) -> float:
+        """Of the norm of all tensors together: a gradient that is zero in exact arithmetic holds rounding noise only,
+        and how large that is depends on the others."""
+        return {Rule.REFERENCE: 16.0, Rule.TRUTH: 1 / 16, Rule.ROUNDING: 1 / 4}[self.rule] * self.eps
+
+    def allowed(self, norm: Floats, total: Floats, spread: Floats, step: NDArray[np.int64]) -> Floats:
+        """The largest distance that passes, absolute.
+
+        ``norm`` is that of the tensor compared with, ``total`` that of its whole group, ``spread`` how far the single
+        of the same precision is from the truth (used by Rule.TRUTH only).
+        """
+        growth = GROWTH ** np.maximum(step, 0)
+        own = growth * (self.relative * norm + self.share * total)
+        return NEAR * spread + own if self.rule is Rule.TRUTH else own
+
+
+def narrowest(precision: str, evidence: Mapping[str, Any]) -> float:
+    """The eps that decides in exact mode: that of the narrowest float which the single has met."""
+    narrowed = (eps_of(found.get("dtype", "float32")) for found in evidence.get("narrowed") or ())
+    return max([EPS[DTYPE[precision]], *narrowed])

@@ -1,0 +1,222 @@
+"""What a check gets to see: one rung, its trace, and what it is compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from dist_checks.axes import Layout
+from dist_checks.judging.comparison import Comparison, compare
+from dist_checks.judging.reading import Trace
+from dist_checks.judging.seen import Seen
+from dist_checks.judging.start import other_start
+from dist_checks.judging.tolerance import DTYPE, EPS, Rule, Tolerance, narrowest
+from dist_checks.judging.verdict import Blamed, Explanation, Finding, Status
+from dist_checks.rung import Rung
+from dist_checks.trace import BEFORE, Kind
+
+
+@dataclass(frozen=True)
+class RungView:
+    """Everything that a check may know. Nothing in it is ever changed."""
+
+    own: Seen
+    exit: Mapping[str, Any] | None
+    """What the launcher saw, as exit.json has it; None where there is no such file."""
+    reference: Seen | None = None
+    """The single of the same numerics; None for a single, and where it left no trace."""
+    truth: Seen | None = None
+    """The single in float64; None for that one itself, and where it left no trace."""
+    repeated: Seen | None = None
+    """Of a twin: the rung that it repeats."""
+    others_repeat: bool | None = None
+    """Of a cold twin: whether a warm rerun gave the same bits; None where there was none."""
+    seeds: Mapping[int, Seen] = field(default_factory=dict)
+    """The reference of each seed, for the spread of late curves."""
+    recipe: Mapping[str, Any] = field(default_factory=dict)
+    train: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def rung(self) -> Rung:
+        return self.own.rung
+
+    @property
+    def trace(self) -> Trace:
+        return self.own.trace
+
+    @cached_property
+    def layout(self) -> Layout:
+        return Layout(self.rung.setting)
+
+    @property
+    def is_truth(self) -> bool:
+        """The float64 single: there is nothing that it could be compared with."""
+        return self.rung.reference is None and self.rung.truth is None
+
+    @cached_property
+    def tolerance(self) -> Tolerance:
+        if self.rung.exact and self.rung.reference is not None:
+            evidence = self.reference.trace.ranks[0].evidence if self.reference and self.reference.trace.ranks else {}
+            return Tolerance(rule=Rule.REFERENCE, eps=narrowest(self.rung.precision, evidence))
+        eps = EPS[DTYPE[self.rung.precision]]
+        return Tolerance(rule=Rule.TRUTH if self.rung.reference is not None else Rule.ROUNDING, eps=eps)
+
+    @property
+    def yard(self) -> Seen | None:
+        """What the numbers of this rung are compared with."""
+        return self.reference if self.tolerance.rule is Rule.REFERENCE else self.truth
+
+    @property
+    def no_yard(self) -> str:
+        """Why there is nothing to compare with; empty where there is."""
+        if self.is_truth:
+            return "the float64 single is what others are compared with"
+        if self.yard is None or not self.yard.trace.ranks:
+            wanted = self.rung.reference if self.tolerance.rule is Rule.REFERENCE else self.rung.truth
+            return f"{wanted}, which it is compared with, left no trace"
+        if self.tolerance.rule is Rule.TRUTH and (self.reference is None or not self.reference.trace.ranks):
+            return f"{self.rung.reference}, which says how far rounding goes, left no trace"
+        return ""
+
+    @cached_property
+    def comparable_steps(self) -> tuple[int, ...]:
+        """BEFORE and the steps up to the first that a loss scaler skipped in one rung and not in another."""
+        sides = [side for side in (self.own, self.reference, self.truth) if side is not None and side.trace.ranks]
+        last = max((step for side in sides for step in side.trace.steps), default=-1)
+        steps = [BEFORE]
+        for step in range(last + 2):  # a crash may leave digests of a step that never ended
+            if len({side.skipped(step) for side in sides}) > 1:
+                break
+            steps.append(step)
+        return tuple(steps)
+
+    def compare(self, kind: Kind, factor: float = 1.0) -> Comparison:
+        """Tensors of ``kind`` with those of the yard, by the rule of this rung. Call only where there is a yard."""
+        assert self.yard is not None, self.no_yard
+        gradients = kind in (Kind.GRADIENT, Kind.APPLIED, Kind.OUTPUT_GRADIENT)
+        # Of a step that was skipped for an overflow, the gradients are not finite, and rightly so.
+        steps = [step for step in self.comparable_steps if not (gradients and self.own.skipped(step))]
+        single = self.reference.full(kind) if self.reference is not None else None
+        return compare(
+            self.own.full(kind), self.yard.full(kind), self.tolerance, single=single, steps=steps, factor=factor
+        )
+
+    @cached_property
+    def gradients(self) -> Comparison:
+        return self.compare(Kind.GRADIENT)
+
+    @cached_property
+    def not_comparable(self) -> str:
+        """Why comparing with the yard says nothing: the rung started from other weights. Empty where it did not."""
+        return other_start(self.own, self.yard) if self.yard is not None else ""
+
+    @property
+    def dropout(self) -> bool:
+        return bool(self.recipe.get("dropout"))
+
+    def along(self, one: int, two: int) -> str:
+        """The axes on which two ranks differ: ``dp_replicate``, ``dp_shard x tp``."""
+        here, there = self.layout.coordinates(one), self.layout.coordinates(two)
+        return " x ".join(axis.value for axis in here if here[axis] != there[axis])
+
+    def data_ranks(self) -> dict[int, tuple[int, ...]]:
+        """For each part of a batch, the ranks that read it, among those that left a trace."""
+        out: dict[int, list[int]] = {}
+        for rank in self.trace.ranks:
+            if rank.header and rank.rank < self.layout.world_size:
+                out.setdefault(self.layout.data_rank(rank.rank), []).append(rank.rank)
+        return {part: tuple(ranks) for part, ranks in sorted(out.items())}
+
+    def only_host(self, ranks: Iterable[int]) -> tuple[str, ...]:
+        """The host of ``ranks``, where they are all the ranks of one host and there are others."""
+        hosts = self.trace.hosts
+        ranks = set(ranks)
+        names = {hosts.get(rank, "") for rank in ranks}
+        if len(names) != 1 or len(set(hosts.values())) < 2:
+            return ()
+        name = names.pop()
+        return (name,) if name and {rank for rank, host in hosts.items() if host == name} == ranks else ()
+
+    def writer(self, check: str) -> Writer:
+        return Writer(self, check)
+
+
+@dataclass(frozen=True)
+class Writer:
+    """Writes the findings of one check about one rung."""
+
+    view: RungView
+    check: str
+
+    def _finding(
+        self,
+        status: Status,
+        message: str,
+        *,
+        step: int | None = None,
+        tensor: str | None = None,
+        ranks: Sequence[int] = (),
+        hosts: Sequence[str] = (),
+        observed: float | None = None,
+        allowed: float | None = None,
+        scale: float | None = None,
+        cosine: float | None = None,
+        explanation: Explanation | None = None,
+        blames: Blamed | None = None,
+    ) -> Finding:
+        known = self.view.trace.hosts
+        rung = self.view.rung
+        try_next = ""
+        if status > Status.SKIP:
+            # One step more than what is to be seen again; everything where no step is named.
+            steps = rung.steps if step is None else min(max(step, 0) + 1, rung.steps)
+            try_next = f"dist-checks run -k {rung.id} --steps {steps}"
+        return Finding(
+            check=self.check,
+            rung=rung.id,
+            status=status,
+            message=message,
+            step=step,
+            tensor=tensor,
+            ranks=tuple(ranks),
+            hosts=tuple(hosts) or tuple(sorted({known[rank] for rank in ranks if rank in known})),
+            observed=_plain(observed),
+            allowed=_plain(allowed),
+            scale=_plain(scale),
+            cosine=_plain(cosine),
+            explanation=explanation,
+            blames=blames,
+            try_next=try_next,
+        )
+
+    def passed(self, message: str, **fields: Any) -> Finding:
+        return self._finding(Status.PASS, message, **fields)
+
+    def skipped(self, message: str, **fields: Any) -> Finding:
+        return self._finding(Status.SKIP, message, **fields)
+
+    def unseen(self, message: str, **fields: Any) -> Finding:
+        """Something could not be observed."""
+        return self._finding(Status.INCONCLUSIVE, message, **fields)
+
+    def failed(self, message: str, **fields: Any) -> Finding:
+        return self._finding(Status.FAIL, message, **fields)
+
+    def incomparable(self) -> Finding | None:
+        """The finding of a check that compares, where there is nothing to compare with; None where there is."""
+        if self.view.is_truth:
+            return self.skipped(self.view.no_yard)
+        if self.view.no_yard:
+            return self.unseen(self.view.no_yard)
+        if self.view.not_comparable:
+            return self.unseen(f"not comparable: {self.view.not_comparable}")
+        return None
+
+
+def _plain(value: float | np.floating[Any] | None) -> float | None:
+    return None if value is None else float(value)
+

@@ -1,0 +1,231 @@
+"""The probe that records: what belongs into the trace at each moment of a step."""
+
+from __future__ import annotations
+
+import atexit
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from dist_checks.probe.evidence import Evidence
+from dist_checks.probe.header import buffers_of, header_fields, parameters_of, scalar
+from dist_checks.probe.hooks import BlockHooks, MicroBatch
+from dist_checks.probe.machine import memory_peak, rng_hash
+from dist_checks.probe.narrowing import Narrowing
+from dist_checks.probe.probe import Probe
+from dist_checks.probe.record import Record
+from dist_checks.probe.scribe import Scribe
+from dist_checks.trace import BEFORE, NO_ITEM, Kind, Writer
+
+T = TypeVar("T")
+
+
+class Recorder(Probe):
+    """On every rank. See :class:`Probe` for the order of calls."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer | Sequence[Optimizer],
+        *,
+        folder: Path,
+        rank: int,
+        header: Mapping[str, Any],
+        blocks: Mapping[str, nn.Module],
+        record: Record,
+    ) -> None:
+        self._model = model
+        self._optimizers = (optimizer,) if isinstance(optimizer, Optimizer) else tuple(optimizer)
+        # Once and for all: while it gathers a module, FSDP2 shows others in their place; the optimizer keeps these.
+        self._parameters = parameters_of(model)
+        self._device = next((p.device for p in self._parameters.values()), torch.device("cpu"))
+        self._record = record
+        self._step = 0
+        self._epochs = 0
+        fields = header_fields(model, self._optimizers, tuple(blocks), {"device": str(self._device), **header})
+        self._writer = Writer(folder, rank, fields)
+        self._evidence = Evidence(model)
+        self._scribe = Scribe(self._writer, self._device, self._evidence.unrecorded)
+        self._blocks = BlockHooks(blocks, self._write_samples)
+        self._narrowing = Narrowing(model) if record.narrowing else None
+        self._handles = [o.register_step_pre_hook(self._before_optimizer) for o in self._optimizers]
+        self._write_weights(BEFORE)
+        self._writer.flush()
+        self._closed = False
+        self._start_step()
+
+    def _start_step(self) -> None:
+        self._batches: list[MicroBatch] = []
+        self._epoch = 0
+        self._rng: str | None = None
+        self._rates: list[Any] = []
+        self._norm: dict[str, float | None] = {"norm_used": None, "norm_printed": None, "clip": None}
+        self._started = time.perf_counter()
+
+    def watch(self, loader: Iterable[T], ids: str | Callable[[T], Iterable[int]]) -> Iterator[T]:
+        epoch, self._epochs = self._epochs, self._epochs + 1
+        for batch in loader:
+            # A mapping, where the caller names a key.
+            self.micro_batch(ids(batch) if callable(ids) else batch[ids], epoch=epoch)  # type: ignore[index]
+            yield batch
+
+    def micro_batch(
+        self,
+        ids: Iterable[int],
+        tokens: tuple[int, int, int] | None = None,
+        loss_scale: float = 1.0,
+        epoch: int = 0,
+    ) -> None:
+        if not self._batches:
+            self._rng = rng_hash(self._device)
+        whole = ids.tolist() if isinstance(ids, Tensor) else ids
+        batch = MicroBatch(ids=tuple(int(i) for i in whole), tokens=tokens, loss_scale=loss_scale)
+        self._batches.append(batch)
+        self._epoch = epoch
+        self._blocks.expect(batch if self._record.outputs_at(self._step) else None)
+        if self._narrowing is not None and self._step == 0:
+            self._narrowing.start()
+
+    def sample_gradient(self, sample_id: int, loss_scale: float = 1.0) -> None:
+        self._forward_done()
+        self._write_gradients(Kind.SAMPLE_GRADIENT, self._parameters.items(), loss_scale, item=sample_id)
+
+    def gradients(self, loss_scale: float = 1.0) -> None:
+        self._forward_done()
+        self._write_gradients(Kind.GRADIENT, self._parameters.items(), loss_scale)
+        # Now, not at the end of the step: if the optimizer or the next forward crashes, these are what explains it.
+        self._writer.flush()
+
+    def norm(self, used: float, limit: float | None, printed: float) -> None:
+        self._norm = {"norm_used": float(used), "norm_printed": float(printed), "clip": limit}
+
+    def step(
+        self,
+        loss_sum: float,
+        targets: int,
+        printed_loss: float | None = None,
+        loss_scale: float | None = None,
+        skipped: bool = False,
+    ) -> None:
+        self._forward_done()
+        self._write_weights(self._step)
+        if self._record.state_at(self._step):
+            self._scribe.tensors(self._step, Kind.STATE, self._state())
+        last = self._batches[-1] if self._batches else None
+        self._writer.event(
+            "step",
+            step=self._step,
+            epoch=self._epoch,
+            ids=[i for batch in self._batches for i in batch.ids],
+            micro_batches=[list(batch.ids) for batch in self._batches],
+            tokens=list(last.tokens) if last is not None and last.tokens is not None else None,
+            loss_sum=float(loss_sum),
+            targets=int(targets),
+            printed_loss=None if printed_loss is None else float(printed_loss),
+            learning_rates=self._rates or self._learning_rates(),
+            loss_scale=None if loss_scale is None else float(loss_scale),
+            **self._norm,
+            skipped=bool(skipped),
+            rng=self._rng,
+            seconds=time.perf_counter() - self._started,
+        )
+        if self._step == 0:
+            self._write_evidence()
+        self._writer.flush()
+        self._step += 1
+        if not self._record.outputs_at(self._step):
+            self._blocks.remove()
+        self._start_step()
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        if self._step == 0:
+            self._write_evidence()
+        self._detach()
+        self._writer.close(memory_peak=memory_peak(self._device))
+
+    def close_at_exit(self) -> None:
+        """For loops that do not close their probe. Python has kept the exception that ended the program, if one did."""
+        if getattr(sys, "last_value", None) is None:
+            self.close()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+            return
+        self._detach()
+        self._writer.flush()
+
+    def _detach(self) -> None:
+        """Take every hook off the user's modules and optimizers."""
+        self._forward_done()
+        self._blocks.remove()
+        self._evidence.stop()
+        if self._narrowing is not None:
+            self._narrowing.remove()
+        for handle in self._handles:
+            handle.remove()
+        atexit.unregister(self.close_at_exit)
+
+    def _forward_done(self) -> None:
+        self._blocks.expect(None)
+        if self._narrowing is not None:
+            self._narrowing.stop()
+
+    def _before_optimizer(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        self._forward_done()
+        self._rates.extend(scalar(group["lr"]) for group in optimizer.param_groups)
+        if self._record.applied:
+            held = {parameter for group in optimizer.param_groups for parameter in group["params"]}
+            mine = ((name, parameter) for name, parameter in self._parameters.items() if parameter in held)
+            # A fused optimizer unscales inside its step, by the scale that GradScaler has left on it.
+            self._write_gradients(Kind.APPLIED, mine, float(scalar(getattr(optimizer, "grad_scale", None)) or 1.0))
+
+    def _learning_rates(self) -> list[Any]:
+        return [scalar(group["lr"]) for optimizer in self._optimizers for group in optimizer.param_groups]
+
+    def _write_gradients(
+        self, kind: Kind, parameters: Iterable[tuple[str, nn.Parameter]], loss_scale: float, item: int = NO_ITEM
+    ) -> None:
+        if not self._record.tensors_at(self._step):
+            return
+        present = ((name, parameter.grad) for name, parameter in parameters)
+        self._scribe.tensors(
+            self._step, kind, ((name, grad) for name, grad in present if grad is not None), divide=loss_scale, item=item
+        )
+
+    def _write_weights(self, step: int) -> None:
+        if step == BEFORE or self._record.tensors_at(step):
+            self._scribe.tensors(step, Kind.WEIGHT, self._parameters.items())
+            self._scribe.tensors(step, Kind.BUFFER, buffers_of(self._model).items())
+
+    def _write_samples(self, kind: Kind, name: str, x: Tensor, batch: MicroBatch) -> None:
+        self._scribe.samples(self._step, kind, name, x, batch)
+
+    def _state(self) -> Iterator[tuple[str, Tensor]]:
+        """Of every parameter, the tensors that have elements of their own; not the count of steps."""
+        for name, parameter in self._parameters.items():
+            for optimizer in self._optimizers:
+                for key, value in optimizer.state.get(parameter, {}).items():
+                    if isinstance(value, Tensor) and value.is_floating_point() and key != "step":
+                        yield f"{name}/{key}", value
+
+    def _write_evidence(self) -> None:
+        """After the first step: it is proof enough, and a run that is cut short later has it."""
+        self._evidence.stop()
+        narrowed = []
+        if self._narrowing is not None:
+            self._narrowing.remove()
+            narrowed = self._narrowing.found
+        self._writer.event("evidence", **self._evidence.fields(), narrowed=narrowed)

@@ -1,0 +1,38 @@
+"""precision: float64 and float32 throughout; bf16 and fp16 by autocast over float32 weights, fp16 with loss scaling."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import nn
+from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
+
+from dist_checks.axes import Axis
+from dist_checks.recipes.base import Recipe
+from dist_checks.worker.mesh import World
+
+AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def apply(model: nn.Module, recipe: Recipe, world: World) -> nn.Module:
+    """Weights and buffers start as float32 whatever the precision, so every rung starts from the same numbers."""
+    return model.double() if world.rung.precision == "fp64" else model
+
+
+def autocast(world: World) -> AbstractContextManager[object]:
+    """Around each forward pass and its loss. Left before the next one: weights cast to 16 bits must not be kept."""
+    dtype = AUTOCAST.get(world.rung.precision)
+    return torch.autocast(world.device.type, dtype=dtype) if dtype else nullcontext()
+
+
+def make_scaler(world: World) -> torch.amp.GradScaler | None:
+    """The loss scaler of fp16; None for the other precisions, which have the range of float32."""
+    if world.rung.precision != "fp16":
+        return None
+    if world.degree(Axis.DP_SHARD) == 1 and world.degree(Axis.TP) == 1:
+        # Every rank holds every gradient, so all find the same overflows.
+        return torch.amp.GradScaler(world.device.type)
+    # Agrees over all ranks. The plain one leaves that to DTensor, which looks at the placements of the first gradient
+    # only: where that one is replicated, the ranks of shards that overflowed would skip the step alone.
+    return ShardedGradScaler(world.device.type, process_group=torch.distributed.group.WORLD)

@@ -1,0 +1,54 @@
+"""Which samples are read when and by whom: plain arithmetic on ids, the same on every rank."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+
+class Step(NamedTuple):
+    """What one optimizer step reads, over all ranks."""
+
+    epoch: int
+    ids: list[int]
+
+
+def order(samples: int, seed: int, epoch: int) -> list[int]:
+    """The ids 0 to ``samples - 1`` as they are read in ``epoch``; another order in each."""
+    generator = torch.Generator().manual_seed((seed << 20) + epoch)
+    return torch.randperm(samples, generator=generator).tolist()
+
+
+def steps_of_epoch(samples: int, batch: int) -> int:
+    """The last step of an epoch reads what is left: it may be smaller."""
+    return -(-samples // batch)
+
+
+def read(step: int, samples: int, batch: int, seed: int) -> Step:
+    """The samples of optimizer step ``step``, counted over epochs."""
+    epoch, index = divmod(step, steps_of_epoch(samples, batch))
+    return Step(epoch, order(samples, seed, epoch)[index * batch : (index + 1) * batch])
+
+
+def part(ids: Sequence[int], data_rank: int, data_size: int) -> list[int]:
+    """What data rank ``data_rank`` reads of a batch: every ``data_size``-th sample, uneven where that must be."""
+    return list(ids[data_rank::data_size])
+
+
+def micro_batches(ids: Sequence[int], count: int) -> list[list[int]]:
+    """``count`` pieces in the order of ``ids``; their lengths differ by at most one."""
+    short, longer = divmod(len(ids), count)
+    stops = [(i + 1) * short + min(i + 1, longer) for i in range(count)]
+    return [list(ids[start:stop]) for start, stop in zip([0, *stops], stops, strict=False)]
+
+
+def check(samples: int, batch: int, data_size: int, accum: int) -> None:
+    """ValueError where some forward pass would have no sample: ranks must run equally many, or they wait for ever."""
+    smallest = samples % batch or min(samples, batch)
+    if smallest < data_size * accum:
+        raise ValueError(
+            f"data ranks ({data_size}) x accum ({accum}) must be at most the smallest batch ({smallest} of "
+            f"{samples} samples, {batch} at a time), so that every micro-batch has a sample"
+        )

@@ -1,0 +1,81 @@
+"""What a rank's process runs: one rung from its payload to its trace, or the description of a recipe."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch._dynamo  # optimizers and DTensor import it at first use: in a fork server it is paid for once
+
+import dist_checks.recipes.gpt  # noqa: F401  # likewise
+from dist_checks.probe.probe import Probe
+from dist_checks.recipes import TrainSettings, load
+from dist_checks.rung import Rung
+from dist_checks.worker import mesh
+from dist_checks.worker.loop import Trainer
+
+DESCRIPTION = "recipe.json"
+
+
+def main(payload: Mapping[str, Any]) -> None:
+    """On every rank: train the rung of ``payload`` and leave its trace in ``payload["folder"]``.
+
+    ``{"rung": Rung as JSON, "folder": str, "recipe": "gpt", "options": {}, "train": {}}``; optional are ``device``
+    (``cpu`` or ``cuda``) and ``fault``, the id of a bug to plant. Raises ValueError where the rung cannot be run.
+    """
+    rung = Rung.from_json(payload["rung"])
+    if "fault" in payload:
+        plant(payload["fault"], rung)
+    recipe = load(payload["recipe"], payload.get("options"))
+    train = TrainSettings.from_json(payload.get("train", {}))
+    world = mesh.start(rung, payload.get("device"))
+    if world.device.type == "cpu":
+        torch.set_num_threads(1)  # ranks that share a machine starve each other with more
+    header = {
+        "rung": rung.id,
+        "world_size": world.layout.world_size,
+        "device": str(world.device),
+        "coordinates": {axis.value: at for axis, at in world.layout.coordinates(world.rank).items()},
+    }
+    attach = partial(Probe.attach, folder=Path(payload["folder"]), rank=world.rank, header=header)
+    Trainer(
+        recipe=recipe,
+        train=train,
+        world=world,
+        attach=lambda model, optimizer, blocks: attach(model, optimizer, blocks=blocks),
+    ).run()
+    mesh.stop(world)
+
+
+def plant(fault: str, rung: Rung) -> None:
+    """Patch one bug in. The faults are imported by whoever wants one, by nobody else."""
+    from dist_checks.worker import faults
+
+    if not hasattr(faults, "plant"):
+        raise ValueError(f"fault {fault!r} cannot be planted: this installation has no faults")
+    faults.plant(fault, rung)
+
+
+def describe(payload: Mapping[str, Any]) -> None:
+    """In one process: write what the plan and the judge need to know of a recipe to ``recipe.json`` in the folder.
+
+    ``{"folder": str, "recipe": "gpt", "options": {}}``.
+    """
+    recipe = load(payload["recipe"], payload.get("options"))
+    model = recipe.model()
+    description = {
+        "name": recipe.name,
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "samples": recipe.samples,
+        "classes": recipe.classes,
+        "blocks": list(recipe.blocks(model)),
+        "divisors": recipe.divisors(),
+        "dropout": recipe.dropout,
+    }
+    folder = Path(payload["folder"])
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / DESCRIPTION).write_text(json.dumps(description, indent=1) + "\n")

@@ -1,0 +1,180 @@
+"""The training loop of one rank, in small steps that are looked up when called, so that each can be replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from dist_checks.axes import Axis
+from dist_checks.probe.probe import Probe
+from dist_checks.recipes.base import Batch, Recipe
+from dist_checks.recipes.settings import TrainSettings
+from dist_checks.rung import Role
+from dist_checks.worker import axes, data, gradients, mesh, rng
+from dist_checks.worker.axes import accum, precision, sp, tp
+from dist_checks.worker.mesh import World
+
+Attach = Callable[[nn.Module, torch.optim.Optimizer, Mapping[str, nn.Module]], Probe]
+"""Makes a probe for (model with every axis applied, its optimizer, its blocks by name in forward order)."""
+
+
+class Trainer:
+    """On every rank: builds model and optimizer for the rung, trains, and tells the probe what happens."""
+
+    def __init__(self, *, recipe: Recipe, train: TrainSettings, world: World, attach: Attach) -> None:
+        self.recipe, self.train, self.world = recipe, train, world
+        self.rung = world.rung
+        self.data_size = world.layout.data_size
+        self.accum = self.rung.setting.degree(Axis.ACCUM)
+        data.check(recipe.samples, train.batch, self.data_size, self.accum)
+
+        rng.seed_model(self.rung)
+        model = recipe.model()
+        blocks = recipe.blocks(model)
+        self.model = axes.apply_all(model, recipe, world)
+        self.optimizer = recipe.optimizer(self.model, train)
+        self.full_rates = [group["lr"] for group in self.optimizer.param_groups]
+        self.scaler = precision.make_scaler(world)
+        rng.seed_rank(world)
+        self.probe = attach(self.model, self.optimizer, blocks)
+
+    def run(self) -> None:
+        if self.rung.role is Role.SINGLE and self.world.layout.world_size == 1:
+            self.record_samples()
+        for index in range(self.rung.steps):
+            self.step(index)
+        self.probe.close()
+
+    def step(self, index: int) -> None:
+        """One optimizer step."""
+        epoch, micro_batches = self.read(index)
+        batches = [self.collate(ids) for ids in micro_batches]
+        targets = sum(batch.count for batch in batches)
+        total = self.count_targets(targets)
+        self.set_learning_rate(index)
+        self.optimizer.zero_grad()
+        loss_sum = 0.0
+        for number, (ids, batch) in enumerate(zip(micro_batches, batches, strict=True), start=1):
+            loss_sum += self.micro_step(epoch, ids, batch, total, last=number == len(batches))
+        self.reduce()
+        loss_scale = self.loss_scale
+        self.probe.gradients(loss_scale=loss_scale)
+        self.unscale()
+        self.clip()
+        skipped = self.update()
+        self.probe.step(
+            loss_sum=loss_sum,
+            targets=targets,
+            printed_loss=self.mean_loss(loss_sum, total),
+            loss_scale=None if self.scaler is None else loss_scale,
+            skipped=skipped,
+        )
+
+    # What is read
+
+    def read(self, index: int) -> tuple[int, list[list[int]]]:
+        """(epoch, the ids of each micro-batch) that this rank reads in step ``index``."""
+        epoch, ids = data.read(index, self.recipe.samples, self.train.batch, self.rung.seed)
+        mine = data.part(ids, self.world.data_rank, self.data_size)
+        return epoch, data.micro_batches(mine, self.accum)
+
+    def collate(self, ids: Sequence[int]) -> Batch:
+        return self.recipe.collate(ids).to(self.world.device)
+
+    def count_targets(self, targets: int) -> int:
+        """Targets of the whole step, over its micro-batches and data ranks: what the loss is divided by."""
+        return round(mesh.sum_over_data(self.world, targets))
+
+    # Forward and backward
+
+    def micro_step(self, epoch: int, ids: Sequence[int], batch: Batch, total: int, last: bool) -> float:
+        """Adds the gradient of one micro-batch; returns the sum of its loss over targets."""
+        self.probe.micro_batch(
+            ids,
+            tokens=sp.tokens(self.world, batch.inputs.shape[1]),
+            loss_scale=self.loss_scale * self.data_size,
+            epoch=epoch,
+        )
+        with accum.reduction(self.model, last), tp.loss_context(self.world):
+            loss_sum = self.forward(batch)
+            self.backward(self.normalise(loss_sum, total))
+        return loss_sum.item()
+
+    def forward(self, batch: Batch) -> Tensor:
+        """The loss summed over the targets of ``batch``, a plain scalar tensor."""
+        with precision.autocast(self.world):
+            loss_sum, counted = self.recipe.loss(self.model(batch.inputs), batch)
+        if counted != batch.count:
+            raise ValueError(
+                f"recipe {self.recipe.name}: loss() counted {counted} targets, the batch has {batch.count}"
+            )
+        return tp.whole(loss_sum)
+
+    def normalise(self, loss_sum: Tensor, total: int) -> Tensor:
+        """This rank's share of the mean over all targets, times the data ranks over which gradients are averaged."""
+        return loss_sum * (self.data_size / total)
+
+    def backward(self, loss: Tensor) -> None:
+        torch.autograd.backward(loss if self.scaler is None else self.scaler.scale(loss))
+
+    # From gradients to weights
+
+    def reduce(self) -> None:
+        """What is left to add up when backward has reduced over data ranks."""
+        sp.sum_partial(self.model.parameters())
+
+    @property
+    def loss_scale(self) -> float:
+        """By how much the loss scaler makes gradients larger; 1 without one."""
+        return 1.0 if self.scaler is None else self.scaler.get_scale()
+
+    def unscale(self) -> None:
+        if self.scaler is not None:
+            self.scaler.unscale_(self.optimizer)
+
+    def clip(self) -> None:
+        parameters = list(self.model.parameters())
+        norm = gradients.total_norm(parameters)
+        if self.train.clip is not None:
+            gradients.clip(parameters, self.train.clip, norm)
+        self.probe.norm(used=norm.item(), limit=self.train.clip, printed=self.printed_norm(norm))
+
+    def printed_norm(self, norm: Tensor) -> float:
+        """What a user of this loop would see."""
+        return norm.item()
+
+    def update(self) -> bool:
+        """The optimizer's step; True where the loss scaler left it out because a gradient was not finite."""
+        if self.scaler is None:
+            self.optimizer.step()
+            return False
+        before = self.scaler.get_scale()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        return self.scaler.get_scale() < before
+
+    def set_learning_rate(self, index: int) -> None:
+        """Before step ``index``: linear warm-up, then constant."""
+        factor = min(1.0, (index + 1) / (self.train.warmup + 1))
+        for group, rate in zip(self.optimizer.param_groups, self.full_rates, strict=True):
+            group["lr"] = rate * factor
+
+    def mean_loss(self, loss_sum: float, total: int) -> float:
+        """What a user of this loop would see: the loss per target of the whole step."""
+        return mesh.sum_over_data(self.world, loss_sum) / total
+
+    # What only a single records
+
+    def record_samples(self) -> None:
+        """Before the first step: the share that each sample of its batch has in the gradient, alone."""
+        state = torch.get_rng_state()
+        _, [ids] = self.read(0)
+        total = self.collate(ids).count
+        for sample in ids:
+            self.optimizer.zero_grad()
+            self.backward(self.normalise(self.forward(self.collate([sample])), total))
+            self.probe.sample_gradient(sample, loss_scale=self.loss_scale)
+        self.optimizer.zero_grad()
+        torch.set_rng_state(state)

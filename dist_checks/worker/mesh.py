@@ -1,0 +1,120 @@
+"""The ranks of a rung as torch sees them: device, process group, and a device mesh whose dims are the axes."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from dist_checks.axes import Axis, Layout
+from dist_checks.rung import Rung
+
+INIT_METHOD = "LAUNCH_INIT_METHOD"
+"""Environment variable: where the ranks meet, when not by torchrun's MASTER_ADDR and MASTER_PORT."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """One rank's place in a rung."""
+
+    rung: Rung
+    rank: int
+    device: torch.device
+    mesh: DeviceMesh | None = None
+    """One dim for each axis of degree above 1, named like it; None in a world of one."""
+    data_group: dist.ProcessGroup | None = None
+    """The ranks that read different samples of a batch and share everything else; None where that is this one only."""
+
+    @property
+    def layout(self) -> Layout:
+        return self.rung.layout
+
+    def degree(self, axis: Axis) -> int:
+        return self.rung.setting.degree(axis)
+
+    @property
+    def data_rank(self) -> int:
+        return self.layout.data_rank(self.rank)
+
+    def submesh(self, *axes: Axis) -> DeviceMesh:
+        """The part of the mesh along ``axes``, which must be on."""
+        assert self.mesh is not None, axes
+        return self.mesh[tuple(axis.value for axis in axes)]
+
+
+def choose_device(wanted: str | None = None) -> torch.device:
+    """``wanted`` (``cpu``, ``cuda``), else the accelerator if there is one; one device for each rank of this node."""
+    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    kind = wanted or (accelerator.type if accelerator else "cpu")
+    if kind == "cpu":
+        return torch.device("cpu")
+    if accelerator is None or kind != accelerator.type:
+        raise ValueError(f"device takes cpu or the accelerator that torch sees ({accelerator}), not {kind!r}")
+    index, devices = int(os.environ.get("LOCAL_RANK", "0")), torch.accelerator.device_count()
+    if index >= devices:
+        raise ValueError(
+            f"ranks of a node ({os.environ.get('LOCAL_WORLD_SIZE', index + 1)}) must be at most its devices "
+            f"({devices} {kind}), or choose device = 'cpu'"
+        )
+    torch.accelerator.set_device_index(index)
+    return torch.device(kind, index)
+
+
+def start(rung: Rung, wanted_device: str | None = None) -> World:
+    """On every rank: joins the other ranks. A world of one has no process group.
+
+    Raises ValueError when the launcher started another number of ranks than the rung needs.
+    """
+    device = choose_device(wanted_device)
+    rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    layout = rung.layout
+    if size != layout.world_size:
+        raise ValueError(f"rung {rung.id} needs {layout.world_size} ranks, the launcher started {size}")
+    if size == 1:
+        return World(rung=rung, rank=rank, device=device)
+    dist.init_process_group(
+        backend=dist.get_default_backend_for_device(device),
+        init_method=os.environ.get(INIT_METHOD, "env://"),
+        rank=rank,
+        world_size=size,
+        device_id=None if device.type == "cpu" else device,
+    )
+    return World(
+        rung=rung, rank=rank, device=device, mesh=build_mesh(layout, device), data_group=data_group(layout, rank)
+    )
+
+
+def build_mesh(layout: Layout, device: torch.device) -> DeviceMesh:
+    """On every rank. Ranks are numbered as in :class:`~dist_checks.axes.Layout`: the last axis varies fastest."""
+    on = {axis.value: degree for axis, degree in layout.degrees.items() if degree > 1}
+    return init_device_mesh(device.type, tuple(on.values()), mesh_dim_names=tuple(on))
+
+
+def data_group(layout: Layout, rank: int) -> dist.ProcessGroup | None:
+    """On every rank: a group of the worker's own, for counting targets and for the loss that is printed."""
+    if layout.data_size == 1:
+        return None
+    # Every rank has to make every group, in the same order.
+    groups: dict[tuple[int, ...], dist.ProcessGroup] = {
+        ranks: dist.new_group(list(ranks)) for ranks in layout.groups(*layout.data_axes)
+    }
+    return groups[layout.group(rank, *layout.data_axes)]
+
+
+def stop(world: World) -> None:
+    """On every rank, at the end of a run that went well: leaves together, so that nobody loses a peer too early."""
+    if world.mesh is not None:
+        dist.barrier()
+        dist.destroy_process_group()
+
+
+def sum_over_data(world: World, value: float) -> float:
+    """On every rank: the sum of ``value`` over the ranks that read different samples."""
+    if world.data_group is None:
+        return value
+    total = torch.tensor(value, dtype=torch.float64, device=world.device)
+    dist.all_reduce(total, group=world.data_group)
+    return total.item()
