@@ -30,6 +30,11 @@ class Facts:
         """Devices that torch finds where ranks run; 0 on a machine with none."""
         return int(self.description.get("accelerators", 0))
 
+    @property
+    def samples(self) -> int | None:
+        """Of an epoch; None where the recipe does not say."""
+        return self.description.get("samples")
+
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Facts:
         return cls(divisors=data.get("divisors", {}), description=data)
@@ -117,16 +122,23 @@ class _Refusals:
                     return f"{cutting} degree ({degree}) must divide the recipe's {name} ({number})"
         if layout.world_size > self._devices:
             return f"a world of {layout.world_size} ranks is larger than the {self._devices} devices"
-        smallest = self._matrix.train.batch // layout.data_size
-        if smallest < max(1, setting.degree(Axis.ACCUM)):
+        batch = self._smallest_batch()
+        passes = layout.data_size * setting.degree(Axis.ACCUM)
+        if batch < passes:
             return (
-                f"a batch of {self._matrix.train.batch} samples leaves {smallest} for a data rank, "
-                f"fewer than accum ({setting.degree(Axis.ACCUM)}) micro-batches need"
+                f"{layout.data_size} data ranks with {setting.degree(Axis.ACCUM)} micro-batches each need {passes} "
+                f"samples, and the smallest batch has {batch}"
             )
         for excluded in self._matrix.excluded:
             if excluded.items() <= setting.items():
                 return f"combine.exclude has {excluded.name}"
         return self._confusing(setting)
+
+    def _smallest_batch(self) -> int:
+        """In samples: the last batch of an epoch may be smaller than the others."""
+        batch = self._matrix.train.batch
+        samples = self._facts.samples
+        return batch if samples is None else min(batch, samples % batch or batch)
 
     def _confusing(self, setting: Setting) -> str:
         """Two axes of one degree: a factor of 2 would have two suspects. Refused where the matrix has a better one."""

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 import traceback
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
@@ -99,10 +100,10 @@ class Agent:
         now = time.monotonic()
         for crew in list(self._crews.values()):
             crew.tick(now)
+        self._forget_finished()  # before a new request, which may be for a job of the same name
         for request in self._wire.receive() if not self._closing else ():
             self._do(request)
         self._wire.flush()
-        self._forget_finished()
 
     def _hear(self, signum: int) -> None:
         parent_lives = os.getppid() == self._parent
@@ -189,6 +190,8 @@ def warm_up(modules: Sequence[str]) -> list[str]:
     gc.collect()
     gc.freeze()
     threads = len(os.listdir("/proc/self/task"))
+    # Python 3.12 warns at every fork then; the note below says it once.
+    warnings.filterwarnings("ignore", message=".*multi-threaded, use of fork", category=DeprecationWarning)
     return [f"the fork server has {threads} threads: a lock that one of them holds stays locked in ranks"] * (
         threads > 1
     )

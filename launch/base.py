@@ -119,7 +119,8 @@ class Exit:
     def as_json(self) -> dict[str, Any]:
         """For exit.json."""
         values = {name: getattr(self, name) for name in self.__slots__}
-        return values | {"ranks": [rank.as_json() for rank in self.ranks]}
+        lists = {name: list(values[name]) for name in ("hosts", "notes")}
+        return values | lists | {"ranks": [rank.as_json() for rank in self.ranks]}
 
     def write(self, folder: Path) -> None:
         """Writes exit.json."""

@@ -9,6 +9,7 @@ import site
 import socket
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 from collections.abc import Sequence
@@ -33,16 +34,15 @@ class LocalAgent:
         self._scratch: Path | None = None  # the agent's own: it may not live to remove it
         self._preload = tuple(preload)
         self._ranks: set[int] = set()  # process ids
-        self._folder = Path(tempfile.mkdtemp(prefix="launch-"))
-        self._log = self._folder / "agent.log"
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115  # has no name, so it cannot stay behind
         ours, theirs = socket.socketpair()
-        with theirs, self._log.open("wb") as log:
+        with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "launch.agent", *(f"--preload={module}" for module in preload)],
                 stdin=theirs.fileno(),
                 stdout=theirs.fileno(),
-                stderr=log,
-                env={**os.environ, **_path_to_us(), PARENT: str(os.getpid())},
+                stderr=self._log,
+                env={**os.environ, "PYTHONPATH": _path(), PARENT: str(os.getpid())},
                 start_new_session=True,  # Ctrl-C is for the launcher, which then ends the agent in order
             )
         self.pid = self._process.pid
@@ -83,8 +83,8 @@ class LocalAgent:
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(1.0)
         code = self._process.returncode
-        told = "is silent" if code is None else f"exit code {code}" if code >= 0 else f"killed by {name_of(-code)}"
-        return "\n".join(filter(None, (told, logs.tail(self._log))))
+        told = "it does not answer" if code is None else f"exit code {code}" if code >= 0 else name_of(-code)
+        return "\n".join(filter(None, (told, logs.tail(Path(f"/proc/self/fd/{self._log.fileno()}")))))
 
     def close(self, patience: float) -> list[Message]:
         """Ends its ranks, then the agent, after at most some seconds; returns its last reports."""
@@ -116,14 +116,15 @@ class LocalAgent:
                 os.killpg(rank, signal.SIGKILL)
             while alive(rank) and time.monotonic() < until:
                 time.sleep(0.005)
-        for folder in filter(None, (self._folder, self._scratch)):
-            shutil.rmtree(folder, ignore_errors=True)
+        self._log.close()
+        if self._scratch is not None:
+            shutil.rmtree(self._scratch, ignore_errors=True)
 
 
-def _path_to_us() -> dict[str, str]:
-    """PYTHONPATH for a new Python that could not import this package otherwise: it is neither installed nor on it."""
-    here = str(Path(__file__).resolve().parent.parent)
-    known = os.environ.get("PYTHONPATH", "")
-    if here in (*known.split(os.pathsep), *site.getsitepackages(), site.getusersitepackages()):
-        return {}
-    return {"PYTHONPATH": os.pathsep.join(filter(None, (known, here)))}
+def _path() -> str:
+    """PYTHONPATH by which a new Python finds what this one finds: scripts and pytest add folders to their own path."""
+    own = {*sysconfig.get_paths().values(), *site.getsitepackages(), site.getusersitepackages()}
+    known = [folder for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
+    added = [os.path.abspath(entry) for entry in (*sys.path, str(Path(__file__).parent.parent)) if os.path.isdir(entry)]
+    new = [folder for folder in added if folder not in own and os.path.basename(folder) != "lib-dynload"]
+    return os.pathsep.join(dict.fromkeys(known + new))

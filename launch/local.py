@@ -45,7 +45,8 @@ class LocalLauncher:
             raise ValueError(f"slots ({slots}) must be at least 1")
         self._preload = tuple(preload)
         self._on_start = on_start or (lambda job: None)
-        self._environments: list[tuple[str, str]] = _devices(devices, self._slots) if devices else []
+        self._variable = devices
+        self._devices = _seen(devices, self._slots) if devices else []
         self._agent: LocalAgent | None = None
         self._exits: Callable[[], Generator[Exit] | None] = lambda: None
 
@@ -121,7 +122,8 @@ class _Run:
     def _start_what_fits(self, agent: LocalAgent) -> None:
         while agent.lives and (job := self._waiting.take(len(self._free))) is not None:
             need = self._waiting.needs(job)
-            self._taken[job.name], self._free = self._free[:need], self._free[need:]
+            taken, self._free = self._free[:need], self._free[need:]
+            self._taken[job.name] = taken
             job.write()
             self._running[job.name] = Outcome(job, (agent.host,) * job.world_size)
             agent.wire.send(
@@ -134,20 +136,16 @@ class _Run:
                     "entry": job.entry,
                     "payload": dict(job.payload),
                     "argv": job.argv,
-                    "env": self._visible_devices(job) | dict(job.env),
+                    "env": self._devices_of(taken) | dict(job.env),
                     "deadline": job.deadline,
                     "cold": job.cold,
                 }
             )
             self._launcher._on_start(job)
 
-    def _visible_devices(self, job: Job) -> dict[str, str]:
-        environments = self._launcher._environments
-        return (
-            {environments[0][0]: ",".join(environments[slot][1] for slot in self._taken[job.name])}
-            if environments
-            else {}
-        )
+    def _devices_of(self, slots: list[int]) -> dict[str, str]:
+        launcher = self._launcher
+        return {launcher._variable: ",".join(launcher._devices[slot] for slot in slots)} if launcher._variable else {}
 
     def _listen(self, agent: LocalAgent) -> list[Exit]:
         """Waits for news, a second at most; returns the exits of jobs that are over by it."""
@@ -202,9 +200,9 @@ class _Run:
         return exit
 
 
-def _devices(variable: str, slots: int) -> list[tuple[str, str]]:
-    """(variable, device) per slot: those that this process may see."""
+def _seen(variable: str, slots: int) -> list[str]:
+    """The devices that this process may see, one per slot."""
     seen = [name for name in os.environ.get(variable, "").split(",") if name] or [str(slot) for slot in range(slots)]
     if len(seen) < slots:
         raise ValueError(f"slots ({slots}) must not exceed the devices that {variable} allows ({len(seen)})")
-    return [(variable, name) for name in seen]
+    return seen

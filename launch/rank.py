@@ -179,6 +179,8 @@ def main() -> NoReturn:
     leave(pid_of(task.scratch, rank), str(os.getpid()))
     # A Python command then writes its stacks on SIGABRT, which ends it.
     os.environ.setdefault("PYTHONFAULTHANDLER", "1")
+    for signum in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and a command would inherit that
+        signal.signal(signum, signal.SIG_DFL)
     try:
         os.execvp(task.argv[0], task.argv)
     except OSError as error:

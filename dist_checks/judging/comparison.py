@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -67,6 +67,12 @@ class Comparison:
         with np.errstate(divide="ignore", invalid="ignore"):
             strain = np.where(self.distance == 0, 0.0, self.distance / self.allowed)
         return np.where(np.isnan(strain), np.inf, strain)
+
+    def take(self, order: Ints) -> Comparison:
+        """The same rows in another order, or some of them."""
+        columns = ("step", "distance", "norm", "total", "allowed", "scale", "cosine", "rows", "yard_rows")
+        keys = tuple(self.keys[row] for row in order.tolist())
+        return replace(self, keys=keys, **{name: getattr(self, name)[order] for name in columns})
 
     def worst(self) -> int:
         """The row that is nearest to failing, or furthest beyond it."""

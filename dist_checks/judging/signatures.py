@@ -133,8 +133,8 @@ def pieces(view: RungView, kind: Kind, found: Comparison, rows: Rows) -> Explana
         members, sketch = sums
         name = " x ".join(axis.value for axis in axes)
         for divisor, words in (
-            (1, f"is held in {members} pieces by the {name} ranks, each taken for the whole: their sum is the right one"),
-            (members, f"was never reduced over {name}: the mean of what the {members} ranks hold is the right one"),
+            (1, f"is held in {members} pieces by the {name} ranks, each taken for the whole: their sum is right"),
+            (members, f"was never reduced over {name}: the mean of what the {members} ranks hold is right"),
         ):
             left = np.sqrt(np.square(sketch / divisor - yard.sketch[b]).sum(1))
             if (left <= found.allowed[rows]).all():

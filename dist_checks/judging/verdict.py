@@ -149,3 +149,14 @@ class Broken:
             "residual": [explanation.before, explanation.after] if explanation else None,
             "decided": self.decided,
         }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What a whole run says."""
+
+    status: Status
+    sentence: str
+    """One line, for people: ``PASS 24 rungs equal to one device``."""
+    blamed: Blamed | None
+    broken: tuple[Broken, ...]

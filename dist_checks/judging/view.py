@@ -219,4 +219,3 @@ class Writer:
 
 def _plain(value: float | np.floating[Any] | None) -> float | None:
     return None if value is None else float(value)
-

@@ -7,10 +7,11 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dist_checks.probe._tables import MOST_BLOCKS, WIDTH
+from dist_checks.probe._tables import WIDTH, most_blocks
 
 SHORTEST_ROW = 256
 
@@ -78,7 +79,9 @@ def _box(stack: Tensor, rows: Rows, shape: Shape, offset: Shape) -> Iterator[tup
         row = 0
         for d in range(dims):
             row = row * shape[d] + offset[d] + (index[d] if d < outer else 0)
-        matrix = stack[(slice(None), *index)]
+        matrix = stack
+        for i in index:
+            matrix = matrix.select(1, i)
         yield matrix.reshape(len(stack), math.prod(box[outer:dims]), math.prod(box[dims:])), row, column
 
 
@@ -100,7 +103,7 @@ def _flat_range(stack: Tensor, rows: Rows, start: int) -> Iterator[tuple[Tensor,
         else:
             count = left // rows.length
             taken = count * rows.length
-        yield stack[:, :taken].unflatten(1, (count, taken // count)), row, column
+        yield torch.unflatten(stack[:, :taken], 1, (count, taken // count)), row, column
         stack, start = stack[:, taken:], start + taken
 
 
@@ -116,14 +119,15 @@ def _matrix(matrix: Tensor, rows: Rows, row: int, column: int) -> Iterator[Piece
         along = columns // WIDTH if count == 1 and start == 0 else 0
         if along:
             taken = along * WIDTH
-            x = matrix[:, 0, :taken].unflatten(-1, (along, WIDTH))
+            x = torch.unflatten(matrix[:, 0, :taken], -1, (along, WIDTH))
         else:
             taken = min(columns, WIDTH - start)
             x = matrix[:, :, :taken]
         step = 1 if along else rows.segments
-        for i in range(0, x.shape[1], MOST_BLOCKS):
+        together = most_blocks(x.device)
+        for i in range(0, x.shape[1], together):
             yield Piece(
-                x=x[:, i : i + MOST_BLOCKS],
+                x=x[:, i : i + together],
                 first=row * rows.segments + segment + i * step,
                 step=step,
                 diagonal=row + segment + i,

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -36,7 +36,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dist_checks.probe._blocks import Piece, Shape, pieces
-from dist_checks.probe._tables import MOST_BLOCKS, Salt, hashed, scratch, sign_of, signs, word_weights
+from dist_checks.probe._tables import block_hashes, chunk, is_cpu, most_blocks, scratch, sign_of, signs, word_weights
 from dist_checks.trace import BUCKETS, Values, add
 
 __all__ = ["digest", "digest_flat", "digest_many"]
@@ -103,95 +103,101 @@ def _real(x: Tensor) -> Tensor:
     return x.view(torch.uint8) if x.dtype == torch.bool else x
 
 
-# ----------------------------------------------------------------------------------------------- passes over parts
+# ------------------------------------------------------------------------------------------------ passes over the parts
 
 
 def _values(parts: Sequence[_Part]) -> list[Values]:
-    """Quickly, and once more with care those for which the quick sums overflowed, underflowed or met a NaN."""
-    values = _summed(parts, careful=False)
-    doubtful = [i for i, v in enumerate(values) if _is_doubtful(v, parts[i].x.dtype)]
-    again = _summed([parts[i] for i in doubtful], careful=True)
-    for i, value in zip(doubtful, again, strict=True):
-        values[i] = value
+    values = _summed(parts)
+    doubtful = [i for i, (v, part) in enumerate(zip(values, parts, strict=True)) if _is_doubtful(v, part.x.dtype)]
+    if not doubtful:
+        return values
+    for i, again in zip(doubtful, _summed([parts[i] for i in doubtful], careful=True), strict=True):
+        values[i] = values[i]._replace(
+            nonfinite=again.zeros - values[i].zeros,  # they are zeros the second time
+            sum_squares=again.sum_squares,
+            largest=again.largest,
+            sketch=again.sketch,
+        )
     return values
 
 
 def _is_doubtful(values: Values, dtype: torch.dtype) -> bool:
-    if not math.isfinite(values.sum_squares):
-        return True
-    # Squares of small bfloat16 numbers vanish in float32.
-    return _dtypes(dtype).total == torch.float32 and values.largest > 0 and values.sum_squares < 1e-25
+    """True where the sums met a NaN or an infinity, or squares overflowed, or vanished in float32."""
+    if values.sum_squares < 1e-25:
+        return values.largest > 0 and _dtypes(dtype).total == torch.float32
+    return not math.isfinite(values.sum_squares)
+
+
+def _finite(x: Tensor) -> Tensor:
+    """A copy with zeros for non-finite values, of a type whose sums are float64."""
+    return torch.nan_to_num(x.float() if x.dtype.itemsize <= 2 else x, nan=0.0, posinf=0.0, neginf=0.0)
 
 
 @torch.no_grad()
-def _summed(parts: Sequence[_Part], *, careful: bool) -> list[Values]:
+def _summed(parts: Sequence[_Part], *, careful: bool = False) -> list[Values]:
+    """The values of each part; where `careful`, of its finite elements, and slower."""
     sums: dict[torch.device, list[Tensor]] = {}
     owners: dict[torch.device, list[tuple[int, int]]] = {}
-    for batch in _batches(parts):
-        first = parts[batch[0]]
+    for indices in _batches(parts):
+        first = parts[indices[0]]
         device = first.x.device
-        for piece in pieces(_stacked([parts[i].x for i in batch]), first.shape, first.place):
-            sums.setdefault(device, []).append(_sums(piece, careful=careful))
-            owners.setdefault(device, []).extend((i, piece.x[0].numel()) for i in batch)
+        for piece in pieces(_stacked([parts[i].x for i in indices]), first.shape, first.place):
+            sums.setdefault(device, []).append(_sums(replace(piece, x=_finite(piece.x)) if careful else piece))
+            owners.setdefault(device, []).extend((i, piece.x[0].numel()) for i in indices)
 
-    values = [NOTHING] * len(parts)
+    totals: list[Values | None] = [None] * len(parts)
     for device in sums:
-        for (i, elements), value in zip(owners[device], _fetched(sums[device]), strict=True):
-            values[i] = add(values[i], value._replace(elements=elements))
-    return [_without_padding(v, part.x.numel()) for v, part in zip(values, parts, strict=True)]
+        for (i, elements), fetched in zip(owners[device], _fetched(sums[device]), strict=True):
+            values, total = fetched._replace(elements=elements), totals[i]
+            totals[i] = values if total is None else add(total, values)
+    return [
+        NOTHING if total is None else _without_padding(total, part.x.numel())
+        for total, part in zip(totals, parts, strict=True)
+    ]
 
 
 def _batches(parts: Sequence[_Part]) -> Iterator[list[int]]:
-    """The indices of parts that can share a pass."""
+    """Indices of parts that can share a pass; empty parts need none."""
     alike: dict[object, list[int]] = {}
     for i, part in enumerate(parts):
         if part.x.numel():
-            alike.setdefault((part.x.dtype, part.x.device, part.x.shape, part.shape, part.place), []).append(i)
+            key = (part.shape, part.place, part.x.shape, part.x.dtype, part.x.device)
+            alike.setdefault(key, []).append(i)
     for indices in alike.values():
         x = parts[indices[0]].x
-        size = max(1, min(MOST_BLOCKS, 4 * _chunk(x.device) // x.numel()))
-        yield from (indices[i : i + size] for i in range(0, len(indices), size))
+        together = max(1, min(most_blocks(x.device), 4 * chunk(x.device) // x.numel()))
+        yield from (indices[i : i + together] for i in range(0, len(indices), together))
 
 
 def _stacked(xs: list[Tensor]) -> Tensor:
     """[tensors, ...]"""
-    if len(xs) == 1:
-        return xs[0].unsqueeze(0)
     x = xs[0]
-    return torch.stack(xs, out=scratch("stack", (len(xs), *x.shape), x.dtype, x.device))
+    if len(xs) == 1:
+        return x.unsqueeze(0)
+    return torch.stack(xs, out=scratch("stack", torch.Size((len(xs), *x.shape)), x.dtype, x.device))
 
 
 def _fetched(sums: list[Tensor]) -> Iterator[Values]:
-    """Unpack what :func:`_sums` packed. This is the moment that waits for an accelerator."""
+    """What :func:`_sums` packed, less the number of elements. This is the moment that waits for an accelerator."""
     packed = torch.cat(sums).cpu()
     fingerprints = packed[:, 0].tolist()
     numbers = packed[:, 1:].view(torch.float64).tolist()
-    for fingerprint, (zeros, nonfinite, sum_squares, largest, *sketch) in zip(fingerprints, numbers, strict=True):
-        yield Values(
-            fingerprint=fingerprint % 2**64,
-            elements=0,  # known to the caller
-            zeros=int(zeros),
-            nonfinite=int(nonfinite),
-            sum_squares=sum_squares,
-            largest=largest,
-            sketch=tuple(sketch),
-        )
+    for fingerprint, (zeros, sum_squares, largest, *sketch) in zip(fingerprints, numbers, strict=True):
+        yield Values(fingerprint % 2**64, 0, int(zeros), 0, sum_squares, largest, tuple(sketch))
 
 
 def _without_padding(values: Values, elements: int) -> Values:
     """Takes out the zeros in which a box that cuts short rows was embedded."""
     padding = values.elements - elements
-    return values._replace(elements=elements, zeros=values.zeros - padding)
+    return values._replace(elements=elements, zeros=values.zeros - padding) if padding else values
 
 
 # ------------------------------------------------------------------------------------------------------ the arithmetic
 
 
 class _Dtypes(NamedTuple):
-    element: torch.dtype
-    """Holds every element exactly."""
-    total: torch.dtype
-    """Sums inside a block."""
+    element: torch.dtype  # holds every element exactly
+    total: torch.dtype  # of sums inside a block
 
 
 def _dtypes(dtype: torch.dtype) -> _Dtypes:
@@ -200,134 +206,107 @@ def _dtypes(dtype: torch.dtype) -> _Dtypes:
     return _Dtypes(torch.float32 if dtype == torch.float32 else torch.float64, torch.float64)
 
 
-def _chunk(device: torch.device) -> int:
-    """Elements at a time: on a CPU they and all scratch buffers fit the second cache, elsewhere launches cost more."""
-    return 1 << 16 if device.type == "cpu" else 1 << 21
-
-
 class _OfBlocks(NamedTuple):
-    """What is known of each block before the blocks are summed: tensors [tensors, blocks] and [..., lanes]."""
+    """What is known of each block before blocks are summed: [tensors, blocks] each, but for the lanes."""
 
-    words: Tensor
-    lanes: Tensor
+    fingerprint: Tensor  # without the block's own weight
+    lanes: Tensor  # [tensors, blocks, lanes], the sketch without the block's own sign and place
     length: Tensor  # square root of the sum of squares
     highest: Tensor
     lowest: Tensor
     zeros: Tensor
-    nonfinite: Tensor
-
-    @staticmethod
-    def empty(piece: Piece, dtypes: _Dtypes) -> _OfBlocks:
-        blocks, device = tuple(piece.x.shape[:2]), piece.x.device
-        element, total = dtypes
-        return _OfBlocks(
-            words=scratch("words", blocks, torch.int64, device),
-            lanes=scratch("lanes", (*blocks, piece.lanes), total, device),
-            length=scratch("length", blocks, total, device),
-            highest=scratch("highest", blocks, element, device),
-            lowest=scratch("lowest", blocks, element, device),
-            zeros=scratch("zeros", blocks, element, device),
-            nonfinite=scratch("nonfinite", blocks, element, device).zero_(),
-        )
-
-    def narrow(self, dim: int, start: int, length: int) -> _OfBlocks:
-        return _OfBlocks(*(x.narrow(dim, start, length) for x in self))
 
 
-def _sums(piece: Piece, *, careful: bool) -> Tensor:
-    """int64 [tensors, 5 + BUCKETS]: fingerprint, then the bits of float64: statistics, sketch."""
+def _sums(piece: Piece) -> Tensor:
+    """int64 [tensors, 4 + BUCKETS]: fingerprint, then the bits of float64: zeros, sum of squares, largest, sketch."""
     x = piece.x
-    dtypes = _Dtypes(torch.float64, torch.float64) if careful else _dtypes(x.dtype)
-    of_blocks = _OfBlocks.empty(piece, dtypes)
-    dim = 0 if len(x) > 1 else 1
-    size = max(1, _chunk(x.device) * x.shape[dim] // x.numel())
-    for start in range(0, x.shape[dim], size):
-        length = min(size, x.shape[dim] - start)
-        part, out = x.narrow(dim, start, length), of_blocks.narrow(dim, start, length)
-        part = _weigh_words(part, piece.column, out.words)
-        if careful:
-            part = _masked(part, out.nonfinite)
-        _measure(part, piece.diagonal + start * dim, piece.column, dtypes, out)
-    return _summed_over_blocks(of_blocks, piece, careful)
+    dim = 0 if x.shape[0] > 1 else 1  # several tensors, or one
+    length = x.shape[dim]
+    step = max(1, chunk(x.device) * length // x.numel())
+    chunks = [
+        _of_blocks(x.narrow(dim, i, min(step, length - i)), piece.diagonal + i * dim, piece.column, piece.lanes)
+        for i in range(0, length, step)
+    ]
+    of_blocks = chunks[0] if len(chunks) == 1 else _OfBlocks(*(torch.cat(c, dim) for c in zip(*chunks, strict=True)))
+    return _summed_over_blocks(of_blocks, piece)
 
 
-def _weigh_words(x: Tensor, column: int, out: Tensor) -> Tensor:
-    """Write the fingerprint of each block, without the block's own weight; x again, contiguous along its last dim."""
+def _of_blocks(x: Tensor, diagonal: int, column: int, lanes: int) -> _OfBlocks:
+    """Of x [tensors, blocks, columns]: columns of its blocks from `column` on; `diagonal` as in Piece."""
+    # Two scratch buffers serve everything, so that they stay in the cache.
     x, words = _as_words(x, column)
-    first = column * x.element_size() // WORD
-    weights = word_weights(x.device)[first : first + words.shape[-1]]
-    shifted = torch.bitwise_right_shift(words, 33, out=scratch("shifted", tuple(words.shape), words.dtype, x.device))
-    if x.device.type == "cpu":
-        flat = out.flatten()
-        torch.mv(words.flatten(0, 1), weights, out=flat)
-        flat.addmv_(shifted.flatten(0, 1), weights)
-    else:  # no integer matrix products there
-        torch.sum(shifted.add_(words).mul_(weights), -1, out=out)
-    return x
+    fingerprint = _weigh(words, column * x.element_size() // WORD)
+
+    (_, blocks, columns), device = x.shape, x.device
+    element, total = _dtypes(x.dtype)
+    if x.dtype != element:
+        x = scratch("converted", x.shape, element, device).copy_(x)
+    signed = scratch("product", x.shape, element, device)
+    zeros = torch.eq(x, 0, out=signed).sum(-1)  # as floats: bools are slower to write and to sum
+    highest, lowest = x.amax(-1), x.amin(-1)
+
+    torch.mul(x, signs(diagonal + column, blocks, columns, element, device), out=signed)
+    if total != element:
+        signed = scratch("converted", x.shape, total, device).copy_(signed)
+    return _OfBlocks(
+        fingerprint=fingerprint,
+        lanes=_in_lanes(signed, lanes),
+        length=torch.linalg.vector_norm(signed, dim=-1),
+        highest=highest,
+        lowest=lowest,
+        zeros=zeros,
+    )
 
 
 def _as_words(x: Tensor, column: int) -> tuple[Tensor, Tensor]:
-    """x and its 8-byte words as int64, x itself if it has whole words in memory, else a copy with zeros around it."""
+    """x and its 8-byte words as int64; a copy of x with zeros around it where memory does not hold whole words."""
     in_word = WORD // x.element_size()
     before, after = column % in_word, -(column + x.shape[-1]) % in_word
     steps = (x.storage_offset(), *x.stride()[:-1])
     if not before and not after and x.stride(-1) == 1 and not any(step % in_word for step in steps):
         return x, x.view(torch.int64)
-    around = scratch("around", (*x.shape[:-1], before + x.shape[-1] + after), x.dtype, x.device)
+    shape = torch.Size((*x.shape[:-1], before + x.shape[-1] + after))
+    around = scratch("around", shape, x.dtype, x.device)
     if before or after:
         around.zero_()
-    copy = around.narrow(-1, before, x.shape[-1]).copy_(x)
-    return copy, around.view(torch.int64)
+    return around.narrow(-1, before, x.shape[-1]).copy_(x), around.view(torch.int64)
 
 
-def _masked(x: Tensor, nonfinite: Tensor) -> Tensor:
-    """A float64 copy with zeros for non-finite values; writes their number in each block."""
-    x = x.to(torch.float64, copy=True)
-    bad = ~x.isfinite()
-    torch.sum(bad, -1, dtype=nonfinite.dtype, out=nonfinite)
-    return x.masked_fill_(bad, 0)
+def _weigh(words: Tensor, first: int) -> Tensor:
+    """[tensors, blocks, words] -> [tensors, blocks]: sums of weight * (word + (word >> 33)), from word `first` on."""
+    device = words.device
+    weights = word_weights(first, words.shape[-1], device)
+    shifted = torch.bitwise_right_shift(words, 33, out=scratch("product", words.shape, torch.int64, device))
+    if is_cpu(device):
+        sums = torch.mv(words.flatten(0, 1), weights)
+        return sums.addmv_(shifted.flatten(0, 1), weights).view(words.shape[:2])
+    return shifted.add_(words).mul_(weights).sum(-1)  # integer matrix products do not exist there
 
 
-def _measure(x: Tensor, diagonal: int, column: int, dtypes: _Dtypes, out: _OfBlocks) -> None:
-    """Write what the sketch and the statistics need of each block of x [tensors, blocks, columns]."""
-    (_, blocks, columns), device = x.shape, x.device
-    element, total = dtypes
-    shape = tuple(x.shape)
-    if x.dtype != element:
-        x = scratch("element", shape, element, device).copy_(x)
-    torch.amax(x, -1, out=out.highest)
-    torch.amin(x, -1, out=out.lowest)
-    # A float output: writing bools is slower, and so is summing them.
-    torch.sum(torch.eq(x, 0, out=scratch("signed", shape, element, device)), -1, out=out.zeros)
-
-    plus_minus = signs(diagonal, column, blocks, columns, element, device)
-    signed = torch.mul(x, plus_minus, out=scratch("signed", shape, element, device))
-    if total != element:
-        signed = scratch("total", shape, total, device).copy_(signed)
-    torch.linalg.vector_norm(signed, dim=-1, out=out.length)
-    lanes = out.lanes.shape[-1]
-    count, rest = divmod(columns, lanes)
-    whole = count * lanes
-    torch.sum(signed[..., :whole].unflatten(-1, (count, lanes)), -2, out=out.lanes)
+def _in_lanes(x: Tensor, lanes: int) -> Tensor:
+    """[..., columns] -> [..., lanes]: sums of the columns that leave the same remainder."""
+    count, rest = divmod(x.shape[-1], lanes)
+    whole = x.shape[-1] - rest
+    sums = torch.unflatten(x[..., :whole], -1, (count, lanes)).sum(-2)
     if rest:
-        out.lanes[..., :rest] += signed[..., whole:]
+        sums[..., :rest] += x[..., whole:]
+    return sums
 
 
-def _summed_over_blocks(of_blocks: _OfBlocks, piece: Piece, careful: bool) -> Tensor:
-    words, lanes, length, highest, lowest, zeros, nonfinite = of_blocks
-    count = words.shape[1]
-    numbers = torch.arange(count, device=words.device) * piece.step + piece.first
-    hashes = hashed(numbers, Salt.BLOCK)
-    fingerprint = (words * (hashes | 1)).sum(1, keepdim=True)
+def _summed_over_blocks(of_blocks: _OfBlocks, piece: Piece) -> Tensor:
+    """As :func:`_sums`."""
+    fingerprint, lanes, length, highest, lowest, zeros = of_blocks
+    hashes = block_hashes(piece.first, piece.step, lanes.shape[1], lanes.device)
+    fingerprint = (fingerprint * (hashes | 1)).sum(1, keepdim=True)
 
-    lanes = (lanes * sign_of(hashes).double().unsqueeze(1)).roll(piece.column % piece.lanes, -1).flatten(1)
-    # Read at a pitch of 64, each block of lanes begins lanes - 64 buckets after the one before.
-    buckets = F.pad(lanes, (0, -lanes.shape[1] % BUCKETS)).unflatten(1, (-1, BUCKETS)).sum(1)
+    lanes = lanes * sign_of(hashes).double().unsqueeze(1)
+    if shift := piece.column % piece.lanes:
+        lanes = lanes.roll(shift, -1)
+    # Lanes of one block after another, read 64 at a time: each block begins lanes - 64 buckets after the one before.
+    line = lanes.flatten(1)
+    buckets = torch.unflatten(F.pad(line, (0, -line.shape[1] % BUCKETS)), 1, (-1, BUCKETS)).sum(1)
     sketch = buckets.roll(piece.lanes * piece.diagonal % BUCKETS, -1)
 
-    zeros = zeros.sum(1, dtype=torch.float64)
-    nonfinite = nonfinite.sum(1, dtype=torch.float64)
-    squares = length.double().square().sum(1)
     largest = torch.maximum(highest.amax(1), -lowest.amin(1)).double()
-    statistics = torch.stack((zeros - nonfinite, nonfinite, squares, largest), 1)
+    statistics = torch.stack((zeros.sum(1, dtype=torch.float64), length.double().square().sum(1), largest), 1)
     return torch.cat((fingerprint, statistics.view(torch.int64), sketch.view(torch.int64)), 1)

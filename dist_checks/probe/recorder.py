@@ -6,6 +6,7 @@ import atexit
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -56,7 +57,7 @@ class Recorder(Probe):
         self._blocks = BlockHooks(blocks, self._write_samples)
         self._narrowing = Narrowing(model) if record.narrowing else None
         self._handles = [o.register_step_pre_hook(self._before_optimizer) for o in self._optimizers]
-        self._write_weights(BEFORE)
+        self._scribe.tensors(BEFORE, self._weights())
         self._writer.flush()
         self._closed = False
         self._start_step()
@@ -114,10 +115,11 @@ class Recorder(Probe):
         loss_scale: float | None = None,
         skipped: bool = False,
     ) -> None:
+        seconds = time.perf_counter() - self._started
         self._forward_done()
-        self._write_weights(self._step)
-        if self._record.state_at(self._step):
-            self._scribe.tensors(self._step, Kind.STATE, self._state())
+        if self._record.tensors_at(self._step):
+            state = self._state() if self._record.state_at(self._step) else ()
+            self._scribe.tensors(self._step, chain(self._weights(), state))
         last = self._batches[-1] if self._batches else None
         self._writer.event(
             "step",
@@ -134,7 +136,7 @@ class Recorder(Probe):
             **self._norm,
             skipped=bool(skipped),
             rng=self._rng,
-            seconds=time.perf_counter() - self._started,
+            seconds=seconds,
         )
         if self._step == 0:
             self._write_evidence()
@@ -200,26 +202,25 @@ class Recorder(Probe):
     ) -> None:
         if not self._record.tensors_at(self._step):
             return
-        present = ((name, parameter.grad) for name, parameter in parameters)
-        self._scribe.tensors(
-            self._step, kind, ((name, grad) for name, grad in present if grad is not None), divide=loss_scale, item=item
-        )
+        present = [(kind, name, parameter.grad) for name, parameter in parameters if parameter.grad is not None]
+        self._scribe.tensors(self._step, present, divide=loss_scale, item=item)
 
-    def _write_weights(self, step: int) -> None:
-        if step == BEFORE or self._record.tensors_at(step):
-            self._scribe.tensors(step, Kind.WEIGHT, self._parameters.items())
-            self._scribe.tensors(step, Kind.BUFFER, buffers_of(self._model).items())
+    def _weights(self) -> Iterator[tuple[Kind, str, Tensor]]:
+        for name, parameter in self._parameters.items():
+            yield Kind.WEIGHT, name, parameter
+        for name, buffer in buffers_of(self._model).items():
+            yield Kind.BUFFER, name, buffer
 
     def _write_samples(self, kind: Kind, name: str, x: Tensor, batch: MicroBatch) -> None:
         self._scribe.samples(self._step, kind, name, x, batch)
 
-    def _state(self) -> Iterator[tuple[str, Tensor]]:
+    def _state(self) -> Iterator[tuple[Kind, str, Tensor]]:
         """Of every parameter, the tensors that have elements of their own; not the count of steps."""
         for name, parameter in self._parameters.items():
             for optimizer in self._optimizers:
                 for key, value in optimizer.state.get(parameter, {}).items():
                     if isinstance(value, Tensor) and value.is_floating_point() and key != "step":
-                        yield f"{name}/{key}", value
+                        yield Kind.STATE, f"{name}/{key}", value
 
     def _write_evidence(self) -> None:
         """After the first step: it is proof enough, and a run that is cut short later has it."""

@@ -16,7 +16,7 @@ from dist_checks.trace import NO_ITEM, Entry, Kind, Values, Writer
 
 
 class Scribe:
-    """On every rank: everything of one call goes through one pass of digests, so small tensors share their cost."""
+    """On every rank: small tensors of one call that are alike, whatever their kind, share the cost of a digest."""
 
     def __init__(self, writer: Writer, device: torch.device, unrecorded: Callable[[Kind, str, str], None]) -> None:
         self._writer = writer
@@ -24,40 +24,42 @@ class Scribe:
         self._unrecorded = unrecorded
 
     def tensors(
-        self, step: int, kind: Kind, named: Iterable[tuple[str, Tensor]], *, divide: float = 1.0, item: int = NO_ITEM
+        self, step: int, named: Iterable[tuple[Kind, str, Tensor]], *, divide: float = 1.0, item: int = NO_ITEM
     ) -> None:
         """One record for each tensor; the values that are written are divided by ``divide``, the loss scale."""
-        names: list[str] = []
+        names: list[tuple[Kind, str]] = []
         parts: list[Part] = []
-        for name, x in named:
-            try:
-                parts.append(locate(x))
-                names.append(name)
-            except Unreadable as why:
-                self._unrecorded(kind, name, str(why))
-        for name, part, values in zip(names, parts, self._digests(parts, divide), strict=True):
+        with undisturbed(self._device):
+            for kind, name, x in named:
+                try:
+                    parts.append(locate(x))
+                    names.append((kind, name))
+                except Unreadable as why:
+                    self._unrecorded(kind, name, str(why))
+            found = _digests(parts, divide)
+        for (kind, name), part, values in zip(names, parts, found, strict=True):
             self._write(step, kind, name, part, values, item)
 
     def samples(self, step: int, kind: Kind, name: str, x: Tensor, batch: MicroBatch) -> None:
         """One record for each sample of a block's output, or of its gradient."""
-        try:
-            parts = samples(x, batch)
-        except Unreadable as why:
-            self._unrecorded(kind, name, str(why))
-            return
         divide = batch.loss_scale if kind is Kind.OUTPUT_GRADIENT else 1.0
-        for sample, part, values in zip(batch.ids, parts, self._digests(parts, divide), strict=True):
-            self._write(step, kind, name, part, values, sample)
-
-    def _digests(self, parts: Sequence[Part], divide: float) -> list[Values]:
-        if not parts:
-            return []
         with undisturbed(self._device):
-            found = digest_many([part.local for part in parts], boxes=[part.box for part in parts])
-        return [scaled(values, part.factor / divide) for part, values in zip(parts, found, strict=True)]
+            try:
+                parts = samples(x, batch)
+            except Unreadable as why:
+                self._unrecorded(kind, name, str(why))
+                return
+            found = _digests(parts, divide)
+        for sample, part, values in zip(batch.ids, parts, found, strict=True):
+            self._write(step, kind, name, part, values, sample)
 
     def _write(self, step: int, kind: Kind, name: str, part: Part, values: Values, item: int) -> None:
         self._writer.digest(step, Entry(kind, name, dtype_name(part.local.dtype), part.extent), values, item)
+
+
+def _digests(parts: Sequence[Part], divide: float) -> list[Values]:
+    found = digest_many([part.local for part in parts], boxes=[part.box for part in parts])
+    return [scaled(values, part.factor / divide) for part, values in zip(parts, found, strict=True)]
 
 
 def scaled(values: Values, factor: float) -> Values:

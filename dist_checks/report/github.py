@@ -15,7 +15,7 @@ from dist_checks.report.view import Broken, Finding, Report
 BUDGET = 1024 * 1024
 """GitHub drops a step summary that is larger, whole."""
 MOST_ROWS = 500
-_RESERVE = 300
+_MORE = "_More did not fit here: the page of the run has everything._"
 
 _ICONS = {"pass": "✅", "skip": "➖", "accepted": "🟦", "inconclusive": "❔", "fail": "❌"}
 
@@ -28,19 +28,15 @@ def write(report: Mapping[str, Any], path: Path) -> None:
 
 
 def markdown(report: Report, budget: int = BUDGET) -> str:
-    """At most ``budget`` bytes: blocks are kept in the order of what they tell, and the rest is counted."""
-    room = budget - _RESERVE
+    """At most ``budget`` bytes: blocks in the order of what they tell, until one does not fit."""
     kept: list[str] = []
-    left_out = 0
+    room = budget - len(_MORE.encode()) - 4
     for block in _blocks(report):
-        size = len(block.encode()) + 2
-        if left_out or size > room:
-            left_out += 1
-            continue
-        room -= size
+        room -= len(block.encode()) + 2
+        if room < 0:
+            kept.append(_MORE)
+            break
         kept.append(block)
-    if left_out:
-        kept.append(f"_{words.count(left_out, 'more block')} left out: the page of the run has everything._")
     text = "\n\n".join(kept) + "\n\n"
     return text if len(text.encode()) <= budget else ""
 
@@ -83,14 +79,15 @@ def _broken(broken: Broken) -> str:
             ),
         )
     )
-    out = [f"**{_text(named)}**, {words.together(broken.axes, broken.decided)}: {_text(broken.explanation)}  "]
-    out.append(_text(where))
+    out = [
+        f"**{_text(named)}**, {words.together(broken.axes, broken.decided)}: {_text(broken.explanation)}",
+        _text(where),
+    ]
     if broken.residual:
-        before, after = map(words.number, broken.residual)
-        out[-1] += f"; undone, the distance goes from {_text(before)} to {_text(after)}"
+        out[-1] += f"; {_text(words.residual(broken.residual))}"
     if broken.finding and broken.finding.command:
-        out.append(f"  \nNext: {_code(broken.finding.command)}")
-    return "\n".join(out)
+        out.append(f"Next: {_code(broken.finding.command)}")
+    return "  \n".join(out)
 
 
 def _matrix(report: Report) -> str:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
 
 from dist_checks.report import lines, svg, words
@@ -22,12 +23,10 @@ def write(report: Mapping[str, Any], path: Path) -> None:
 
 def render(report: Report) -> str:
     """The whole page. Everything that comes from the report is escaped by the template."""
-    here = files(__package__)
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    template = environment.from_string(here.joinpath("page.html.j2").read_text(encoding="utf-8"))
+    template, css = _parts()
     return template.render(
         report=report,
-        css=Markup(here.joinpath("page.css").read_text(encoding="utf-8")),
+        css=css,
         verdict=_verdict(report),
         failing={(f.rung, f.check): f for f in reversed(report.findings) if f.status != "pass"},
         troubled=[rung for rung in report.rungs if rung.status != "pass"],
@@ -42,6 +41,14 @@ def render(report: Report) -> str:
         repair=svg.repair,
         words=words,
     )
+
+
+@cache
+def _parts() -> tuple[Template, Markup]:
+    here = files(__package__)
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    template = environment.from_string(here.joinpath("page.html.j2").read_text(encoding="utf-8"))
+    return template, Markup(here.joinpath("page.css").read_text(encoding="utf-8"))
 
 
 def _verdict(report: Report) -> tuple[str, str]:

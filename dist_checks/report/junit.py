@@ -77,6 +77,6 @@ def _suite(
 
 def _message(status: str, findings: list[Finding], report: Report) -> str:
     if not findings:
-        return f"{status}: {report.sentence}"
+        return f"{status}, and no finding says why; the verdict: {report.sentence}"
     finding = findings[0]
-    return finding.explanation or lines.seen(finding, report) or lines.headline(finding)
+    return (finding.explanation or lines.seen(finding, report) or lines.headline(finding)).splitlines()[0]

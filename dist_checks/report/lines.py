@@ -14,7 +14,8 @@ def three(finding: Finding, report: Report) -> list[str]:
     """Without the indent. An explanation that repairs is a line of its own; a message keeps its line breaks."""
     lines = [headline(finding), *seen(finding, report).splitlines()]
     if finding.explanation:
-        lines += [f"why   {line}" for line in f"{finding.explanation}{_repaired(finding)}".splitlines()]
+        repaired = f" ({words.residual(finding.residual)})" if finding.residual else ""
+        lines += [f"why   {line}" for line in f"{finding.explanation}{repaired}".splitlines()]
     last = [part for part in (_axis(finding, report), finding.command and f"try  {finding.command}") if part]
     return [*lines, "    ".join(last)] if last else lines
 
@@ -48,16 +49,15 @@ def first_of_each(findings: Iterable[Finding]) -> Iterator[tuple[Finding, int]]:
 
 
 def telling(report: Report) -> list[tuple[Finding, int]]:
-    """Failing findings, one of each rung and check, those first that the verdict rests on, else in the ladder's order."""
+    """What fails or is undecided, one finding of each rung and check: those first that the verdict rests on."""
     rests_on = {broken.finding.key for broken in report.broken if broken.finding}
     at = {rung.id: index for index, rung in enumerate(report.rungs)}
-    failing = first_of_each(
-        sorted(
-            (finding for finding in report.findings if finding.status == "fail"),
-            key=lambda finding: finding.key not in rests_on,
-        )
-    )
-    return sorted(failing, key=lambda item: (item[0].key not in rests_on, at.get(item[0].rung, -1)))
+
+    def order(finding: Finding) -> tuple[bool, bool, int]:
+        return finding.key not in rests_on, finding.status != "fail", at[finding.rung]
+
+    met = [finding for finding in report.findings if finding.status in ("fail", "inconclusive")]
+    return sorted(first_of_each(sorted(met, key=order)), key=lambda item: order(item[0]))
 
 
 def would_have_seen(report: Report) -> str:
@@ -75,13 +75,6 @@ def would_have_seen(report: Report) -> str:
     )
 
 
-def _repaired(finding: Finding) -> str:
-    if finding.residual is None:
-        return ""
-    before, after = map(words.number, finding.residual)
-    return f" (undone, the distance goes from {before} to {after})"
-
-
 def _axis(finding: Finding, report: Report) -> str:
     if report.blamed and report.blamed != "axis":
         return f"to blame  {report.blamed.replace('_', ' ')}"
@@ -89,7 +82,7 @@ def _axis(finding: Finding, report: Report) -> str:
     if broken is None:
         return ""
     passing = report.passing_neighbours(finding.rung)
-    beside = f" ({words.listed(passing, most=4)} {'pass' if len(passing) > 1 else 'passes'})" if passing else ""
+    beside = f" ({', '.join(passing[:4])} {'pass' if len(passing) > 1 else 'passes'})" if passing else ""
     return f"axis  {axes(broken)}{beside}"
 
 

@@ -8,7 +8,7 @@ from threading import Lock
 from types import TracebackType
 from typing import Protocol, Self, TextIO
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -69,7 +69,7 @@ class _Ladder:
             at = f"{self.ended:>{len(str(self.total))}}/{self.total}"
         ranks = count(world_size, "rank") if world_size else ""
         name, state = visible(rung), visible(state, limit=20)
-        return f"[{at}] {shorten(name, 40):40}  {ranks:>9}  {state:12}  {duration(seconds):>12}".rstrip()
+        return f"[{at}] {shorten(name, 60):36} {ranks:>8}  {state:12}  {duration(seconds)}".rstrip()
 
 
 class PlainProgress:
@@ -135,23 +135,22 @@ class LiveProgress:
         self._live.refresh()
 
     def ended(self, rung: str, state: str, seconds: float) -> None:
-        line = Text(self._ladder.end(rung, state, seconds), no_wrap=True, overflow="ellipsis")
+        line = Text(self._ladder.end(rung, state, seconds))
         line.highlight_words([f" {visible(state, limit=20)} "], self._colours.get(state, ""))
-        self._live.console.print(line)
+        self._live.console.print(line, soft_wrap=True)
+        self._live.refresh()
 
     def note(self, text: str) -> None:
         self._live.console.print(Text(visible(text, limit=4000, lines=True)))
 
-    def _table(self) -> Table:
+    def _table(self) -> Group:
         ladder, now = self._ladder, time.monotonic()
         with ladder.lock:
             running = list(ladder.running.items())
             waiting = ladder.total - ladder.ended - len(running)
             head = f"{ladder.ended} of {count(ladder.total, 'rung')} ended, {len(running)} running, {waiting} waiting"
-        table = Table(box=None, pad_edge=False, show_header=False, title_justify="left", title_style="")
-        table.title = Text(f"{head}   {duration(now - ladder.began)}")
-        for column, justify in (("rung", "left"), ("ranks", "right"), ("state", "left"), ("seconds", "right")):
-            table.add_column(column, justify="right" if justify == "right" else "left", no_wrap=True)
+        table = Table.grid(padding=(0, 2))
         for rung, (world_size, since) in running:
-            table.add_row(Text(shorten(visible(rung), 40)), count(world_size, "rank"), "running", duration(now - since))
-        return table
+            name = Text(shorten(visible(rung), 36), no_wrap=True)
+            table.add_row(name, count(world_size, "rank"), "running", duration(now - since))
+        return Group(Text(f"{head}, {duration(now - ladder.began)}", no_wrap=True), table)

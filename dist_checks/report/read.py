@@ -56,7 +56,6 @@ def _rung(item: Mapping[str, Any], id: str, findings: list[Finding], keys: set[s
     for finding in findings:
         if finding.check not in _dict(item.get("checks")):
             checks[finding.check] = max(checks.get(finding.check, "pass"), finding.status, key=words.STATUSES.index)
-    sensitivity = _dict(item.get("sensitivity"))
     world_size = _number(item.get("world_size"))
     return Rung(
         key=key,
@@ -71,27 +70,36 @@ def _rung(item: Mapping[str, Any], id: str, findings: list[Finding], keys: set[s
         reference=_text(item.get("reference")),
         checks=checks,
         findings=tuple(findings),
-        sensitivity=Sensitivity(
-            tensor=_text(sensitivity.get("tensor")),
-            scale_error=_number(sensitivity.get("scale_error")),
-            message=_message(sensitivity.get("message")),
-        )
-        if sensitivity
-        else None,
+        sensitivity=_sensitivity(_dict(item.get("sensitivity"))),
         series=_series(_dict(item.get("series"))),
-        contributions=tuple(
-            Share(
-                label=_text(entry.get("label"))
-                or f"sample {', '.join(_text(id) for id in _list(entry.get('ids'))[:6])}".strip(),
-                weight=_number(entry.get("weight")),
-            )
-            for entry in _dicts(item.get("contributions"))
-        ),
+        contributions=tuple(_shares(item.get("contributions"))),
     )
+
+
+def _sensitivity(item: Mapping[str, Any]) -> Sensitivity | None:
+    """One tensor, or the judge's coarsest of all."""
+    if not item:
+        return None
+    coarsest = _dict(item.get("coarsest")) or item
+    return Sensitivity(
+        tensor=_text(coarsest.get("tensor")),
+        scale_error=_number(coarsest.get("scale_error", coarsest.get("scale"))),
+        message=_message(item.get("message", item.get("sentence"))),
+    )
+
+
+def _shares(value: object) -> Iterator[Share]:
+    """Groups of samples with their weight, or all samples and all weights in two lists."""
+    samples = _dict(value)
+    pairs = zip(_list(samples.get("ids")), _list(samples.get("weights")), strict=False)
+    for item in _dicts(value) or [{"ids": [id], "weight": weight} for id, weight in pairs]:
+        ids = ", ".join(_text(id) for id in _list(item.get("ids"))[:6])
+        yield Share(label=_text(item.get("label")) or f"sample {ids}".strip(), weight=_number(item.get("weight")))
 
 
 def _series(item: Mapping[str, Any]) -> Series | None:
     names = ("loss", "reference_loss", "gradient_distance", "allowed")
+    item = {"allowed": item.get("gradient_allowed"), **item}
     columns = {name: [_number(value) for value in _list(item.get(name))] for name in names}
     steps: list[float | None] = [_number(value) for value in _list(item.get("steps"))]
     length = max(map(len, columns.values()), default=0)

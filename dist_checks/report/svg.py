@@ -106,19 +106,24 @@ def _line(line: Line, xs: Sequence[float], y: Scale, allowed: Sequence[float | N
         points = [f"{_coordinate(xs[index])},{_coordinate(y.at(line.values[index] or 0.0))}" for index in run]
         if drawn and len(points) > 1:
             parts.append(_tag("polyline", points=" ".join(points), fill="none", class_=line.kind, **_LOOKS[line.kind]))
+    crosses = []
+    many = len(kept) > MOST_DOTS
     for index in kept:
         value = line.values[index]
         if value is None:
             continue
         limit = allowed[index] if index < len(allowed) else None
         over = not math.isfinite(value) or (limit is not None and not value <= limit)
-        tip = _tag("title", line.tips[index]) if index < len(line.tips) else Markup("")
+        tip = _tag("title", line.tips[index]) if index < len(line.tips) and not many else Markup("")
         x, place = xs[index], y.at(value)
         if over:
-            cross = f"M{_coordinate(x - 3.5)} {_coordinate(place - 3.5)}l7 7m0 -7l-7 7"
-            parts.append(_tag("path", tip, d=cross, fill="none", stroke="#b3261e", stroke_width=2, class_="over"))
-        elif line.kind == "value" and (len(kept) <= MOST_DOTS or not y.inside(value)):
+            crosses.append((f"M{_coordinate(x - 3.5)} {_coordinate(place - 3.5)}l7 7m0 -7l-7 7", tip))
+        elif line.kind == "value" and (not many or not y.inside(value)):
             parts.append(_tag("circle", tip, cx=x, cy=place, r=2.2, fill="#2257a0", class_="dot"))
+    if many and crosses:
+        crosses = [("".join(cross for cross, _ in crosses), Markup(""))]
+    for cross, tip in crosses:
+        parts.append(_tag("path", tip, d=cross, fill="none", stroke="#b3261e", stroke_width=2, class_="over"))
     return Markup("").join(parts)
 
 
@@ -213,10 +218,8 @@ def _coordinate(value: float) -> str:
 
 def _tag(name: str, *inside: str, **attributes: str | float) -> Markup:
     """Text inside is escaped, drawings are not; numbers are rounded."""
-    spelled = Markup("").join(
-        Markup(' {}="{}"').format(
-            key.rstrip("_").replace("_", "-"), value if isinstance(value, str) else _coordinate(value)
-        )
+    spelled = "".join(
+        f' {key.rstrip("_").replace("_", "-")}="{escape(value) if isinstance(value, str) else _coordinate(value)}"'
         for key, value in attributes.items()
     )
-    return Markup("<{0}{1}>{2}</{0}>").format(Markup(name), spelled, Markup("").join(escape(part) for part in inside))
+    return Markup(f"<{name}{spelled}>{''.join(map(escape, inside))}</{name}>")

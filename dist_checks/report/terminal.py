@@ -96,14 +96,14 @@ def _findings(view: Report) -> list[Text]:
         if len(rest) > MOST_LINES:
             rest = [*rest[: MOST_LINES - 2], f"... {len(rest) - MOST_LINES + 1} more lines", rest[-1]]
         text = Text(head)
-        text.stylize(COLOURS["fail"], 0, len("FAIL"))
+        text.stylize(COLOURS[finding.status], 0, len(finding.status))
         for line in rest:
             text.append(f"\n     {line}")
         if more:
             text.append(f"\n     and {words.count(more, 'more finding')} of this check in this rung", "dim")
         out.append(text)
     if (left := len(telling) - MOST_FINDINGS) > 0:
-        out.append(Text(f"and {words.count(left, 'more failing check')}", style="dim"))
+        out.append(Text(f"and {words.count(left, 'more check')}", style="dim"))
     return out
 
 

@@ -154,5 +154,5 @@ class Report:
             other.id
             for other in self.rungs
             if other.status == "pass" and other.role != "twin"
-            if (other.axes in less if len(axes) > 1 else len(other.axes) == 1 and other.axes != axes)
+            if (other.axes in less if len(axes) > 1 else other.role == "rung" and len(other.axes) == 1)
         ]

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import unicodedata
-
 NAME = 160
 """Longest name that is shown whole."""
 MESSAGE = 4000
 """Longest message that is shown whole."""
-
-# Controls (ANSI escapes begin with one), formats (such as right-to-left override), lone surrogates, code points that
-# are no characters, and the separators of lines and paragraphs.
-_INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Cn", "Zl", "Zp"})
 
 
 def _escape(char: str) -> str:
@@ -22,23 +16,22 @@ def _escape(char: str) -> str:
 
 
 def visible(value: object, *, limit: int = NAME, lines: bool = False) -> str:
-    """``str(value)`` with every invisible character written as an escape, and the middle left out beyond ``limit``.
+    """``str(value)`` with every character that is not printable as an escape, and the middle left out beyond ``limit``.
 
-    With ``lines``, line breaks stay line breaks; else they are escaped like the rest. Tabs become two spaces.
+    Those are controls (ANSI escapes begin with one), formats (such as right-to-left override), lone surrogates, code
+    points that are no characters, and all separators but the space. With ``lines``, line breaks stay line breaks.
+    Tabs become two spaces.
     """
     text = value if isinstance(value, str) else str(value)
     if len(text) > limit:
         head, tail = limit * 2 // 3, limit // 3
         text = f"{text[:head]}[... {len(text) - head - tail} more characters ...]{text[-tail:]}"
-    if text.isascii() and text.isprintable():
+    if text.isprintable():
         return text
     if lines:
         text = text.replace("\r\n", "\n")
     text = text.replace("\t", "  ")
-    return "".join(
-        char if char == "\n" and lines else _escape(char) if unicodedata.category(char) in _INVISIBLE else char
-        for char in text
-    )
+    return "".join(char if char.isprintable() or (char == "\n" and lines) else _escape(char) for char in text)
 
 
 def shorten(text: str, width: int) -> str:

@@ -72,6 +72,11 @@ def ranks(numbers: Iterable[int]) -> str:
     return f"ranks {listed(parts)}"
 
 
+def residual(pair: tuple[float | None, float | None]) -> str:
+    """How far from the reference without and with the repair that an explanation asks for."""
+    return f"residual {number(pair[0])} -> {number(pair[1])} when undone"
+
+
 def setting(axes: Mapping[str, object]) -> str:
     """A rung's name from its axes: ``tp2+sp+bf16``; ``single`` for none."""
     parts = []

@@ -90,7 +90,11 @@ def start(rung: Rung, wanted_device: str | None = None) -> World:
 def build_mesh(layout: Layout, device: torch.device) -> DeviceMesh:
     """On every rank. Ranks are numbered as in :class:`~dist_checks.axes.Layout`: the last axis varies fastest."""
     on = {axis.value: degree for axis, degree in layout.degrees.items() if degree > 1}
-    return init_device_mesh(device.type, tuple(on.values()), mesh_dim_names=tuple(on))
+    mesh = init_device_mesh(device.type, tuple(on.values()), mesh_dim_names=tuple(on))
+    if Axis.DP_SHARD in on and Axis.TP in on:
+        # Known to the mesh from now on: the gradient norm is added up by one collective instead of one for each dim.
+        mesh[Axis.DP_SHARD.value, Axis.TP.value]._flatten()
+    return mesh
 
 
 def data_group(layout: Layout, rank: int) -> dist.ProcessGroup | None:

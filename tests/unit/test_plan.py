@@ -95,7 +95,11 @@ def test_one_at_a_time() -> None:
     [
         ({"tp": 3}, 8, "axes.tp[0]: tp degree (3) must divide the recipe's heads (4)"),
         ({"dp_shard": [2, 16]}, 8, "axes.dp_shard[1]: a world of 16 ranks is larger than the 8 devices"),
-        ({"accum": 40}, 8, "axes.accum[0]: a batch of 31 samples leaves 31 for a data rank, fewer than accum (40)"),
+        (
+            {"accum": 40},
+            8,
+            "axes.accum[0]: 1 data ranks with 40 micro-batches each need 40 samples, and the smallest batch has 31",
+        ),
     ],
 )
 def test_a_value_that_cannot_run_alone_is_an_error(axes: dict[str, Any], devices: int, line: str) -> None:
@@ -113,6 +117,14 @@ def test_dropped_combinations_keep_their_reason() -> None:
         "dp_shard2+tp2": "dp_shard and tp have the same degree (2): their groups could be confused, "
         "and dp_shard has other degrees",
     }
+
+
+def test_the_last_batch_of_an_epoch_counts() -> None:
+    facts = Facts.from_json({"samples": 3 * 31 + 14})
+    dropped = make(parse({"axes": {"dp_replicate": 3, "accum": 5}}), facts, 8).skipped
+    assert [skip.reason for skip in dropped] == [
+        "3 data ranks with 5 micro-batches each need 15 samples, and the smallest batch has 14"
+    ]
 
 
 def test_equal_degrees_run_where_the_matrix_has_no_others() -> None:

@@ -190,6 +190,21 @@ def test_the_loss_scale_is_divided_out(tmp_path: Path) -> None:
         assert a._replace(fingerprint=0) == b._replace(fingerprint=0)
 
 
+def test_a_fused_optimizer_unscales_inside_its_step(tmp_path: Path) -> None:
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
+    probe = attach(model, optimizer, tmp_path)
+    scaler.scale(model(torch.ones(1, 4)).sum()).backward()
+    probe.gradients(loss_scale=256.0)
+    scaler.step(optimizer)
+    probe.step(loss_sum=1.0, targets=1, loss_scale=256.0)
+    probe.close()
+    found = recorded(tmp_path)
+    assert found[Key(Kind.APPLIED, "bias", 0)].values.largest == 1.0
+    assert found[Key(Kind.APPLIED, "bias", 0)].values == found[Key(Kind.GRADIENT, "bias", 0)].values
+
+
 def test_step_events(tmp_path: Path) -> None:
     model, optimizer = made()
     probe = attach(model, optimizer, tmp_path)
@@ -291,13 +306,14 @@ probe.step(loss_sum=1.0, targets=1)
 if len(sys.argv) > 1:
     raise RuntimeError
 """
+    ranks = []
     for name, arguments in (("good", []), ("bad", ["fail"])):
-        env = {"DIST_CHECKS_TRACE": str(tmp_path / name), "RANK": "2", "WORLD_SIZE": "3"}
-        subprocess.run(
-            [sys.executable, "-c", code, *arguments], timeout=60, env=env, stderr=subprocess.DEVNULL, check=False
-        )
+        env = {"DIST_CHECKS_TRACE": str(tmp_path / name), "RANK": "2", "WORLD_SIZE": "3", "OMP_NUM_THREADS": "1"}
+        ranks.append(subprocess.Popen([sys.executable, "-c", code, *arguments], env=env, stderr=subprocess.DEVNULL))
+    assert [rank.wait(timeout=100) for rank in ranks] == [0, 1]
+    for name in ("good", "bad"):
         trace = rank_trace(tmp_path / name, rank=2)
-        assert trace.header["world_size"] == 3
+        assert (trace.header["world_size"], trace.header["rung"]) == (3, name)
         assert list(trace.steps) == [0]
         assert trace.ended is (name == "good")
 
@@ -320,6 +336,7 @@ def test_a_crash_leaves_the_gradients_of_its_step(tmp_path: Path) -> None:
         crash()
     trace = rank_trace(tmp_path)
     assert list(trace.steps) == [0]
+    assert trace.evidence["matmul_dtypes"] == ["float32"]
     assert not trace.ended
     assert read(tmp_path, 1).cut == "rank 0 did not come to the end"
     assert not optimizer._optimizer_step_pre_hooks

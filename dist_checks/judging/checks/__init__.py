@@ -1,0 +1,53 @@
+"""The checks: one property of a rung a file, and this one list of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from dist_checks.judging.checks import (
+    additive,
+    completes,
+    contributions,
+    curve,
+    engaged,
+    forward,
+    grad_norm,
+    gradients,
+    initial_weights,
+    launch,
+    loss,
+    replicas,
+    rng,
+    samples,
+    schedule,
+    shards,
+    twins,
+    updates,
+)
+from dist_checks.judging.verdict import Finding
+from dist_checks.judging.view import RungView
+
+Check = Callable[[RungView], Iterable[Finding]]
+"""Pure; yields at least one finding."""
+
+# In the order of cause and effect: of what fails at one step, the first is told first.
+CHECKS: tuple[tuple[str, Check], ...] = (
+    ("launch", launch.check),
+    ("engaged", engaged.check),
+    ("samples", samples.check),
+    ("rng", rng.check),
+    ("initial_weights", initial_weights.check),
+    ("shards", shards.check),
+    ("schedule", schedule.check),
+    ("replicas", replicas.check),
+    ("forward", forward.check),
+    ("loss", loss.check),
+    ("additive", additive.check),
+    ("contributions", contributions.check),
+    ("gradients", gradients.check),
+    ("grad_norm", grad_norm.check),
+    ("updates", updates.check),
+    ("curve", curve.check),
+    ("twins", twins.check),
+    ("completes", completes.check),
+)

@@ -1,0 +1,128 @@
+"""Was each axis of the rung really on? A rung that ran as a single passes every comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from dist_checks.axes import SPEC, Axis
+from dist_checks.judging.reading import plain_dtype
+from dist_checks.judging.tolerance import DTYPE
+from dist_checks.judging.verdict import Finding
+from dist_checks.judging.view import RungView
+from dist_checks.trace import Kind
+
+Proof = tuple[bool | None, str]
+"""True with what was seen, False with what was seen instead, None with what was not."""
+
+
+def check(view: RungView) -> Iterator[Finding]:
+    """Proof from the trace, for each axis that is on and for the numbers that are computed with."""
+    writer = view.writer("engaged")
+    if not view.trace.ranks or not view.trace.steps:
+        yield writer.unseen(f"no step was recorded by all ranks: {view.trace.cut}")
+        return
+    proofs = {axis.value: _PROOFS[axis](view, axis) for axis in view.rung.setting if axis is not Axis.PRECISION}
+    proofs[Axis.PRECISION.value] = _precision(view)
+    for name, (seen, words) in proofs.items():
+        if seen is False:
+            yield writer.failed(f"{name} is not on: {words}", observed=0, allowed=1)
+        elif seen is None:
+            yield writer.unseen(f"whether {name} is on was not seen: {words}")
+    told = [f"{name} ({words})" for name, (seen, words) in proofs.items() if seen]
+    if told:
+        yield writer.passed(f"seen to be on: {', '.join(told)}", observed=1, allowed=1)
+
+
+def _replicate(view: RungView, axis: Axis) -> Proof:
+    """Replicas that talk to each other, or at least read different samples; whether gradients are reduced is for other
+    checks to say."""
+    counted = _collectives(view, axis)
+    if counted:
+        return True, f"{counted} collectives"
+    step = view.trace.steps[0]
+    for group in view.layout.groups(axis):
+        ids = [
+            tuple(view.trace.by_rank[rank].steps[step].get("ids") or ()) for rank in group if rank in view.trace.by_rank
+        ]
+        if len(set(ids)) > 1:
+            return True, f"{len(set(ids))} replicas with samples of their own"
+    if not any(rank.steps[step].get("ids") for rank in view.trace.ranks):
+        return None, "neither collectives nor sample ids were recorded"
+    return False, "all replicas read the same samples, and no collective was counted"
+
+
+def _cut(view: RungView, axis: Axis) -> Proof:
+    """Some parameter is cut into different parts along the axis."""
+    weights = view.own.records(Kind.WEIGHT)
+    if not len(weights):
+        return None, "no weights were recorded"
+    mine = np.isin(weights.rank, view.layout.group(0, axis)) & (weights.step == weights.step.min())
+    held: dict[int, set[object]] = {}
+    for tensor, part in np.unique(np.stack([weights.tensor[mine], weights.part[mine]], axis=1), axis=0).tolist():
+        held.setdefault(tensor, set()).add(weights.parts[tensor][part].extent.region)
+    cut = sum(len(regions) > 1 for regions in held.values())
+    if not cut:
+        return False, f"none of {len(held)} parameters is smaller on a rank than it is in full"
+    return True, f"{cut} of {len(held)} parameters are cut"
+
+
+def _sequence(view: RungView, axis: Axis) -> Proof:
+    """Block outputs that are a part of the sequence, or gradients that are partial sums over tp."""
+    for kind in (Kind.OUTPUT, Kind.GRADIENT):
+        found = view.own.records(kind)
+        if any(Axis.TP.value in part.extent.partial for parts in found.parts for part in parts):
+            return True, f"{kind.value}s are partial sums over tp"
+    tokens = [rank.steps[view.trace.steps[0]].get("tokens") for rank in view.trace.ranks]
+    parts = [part for parts in view.own.records(Kind.OUTPUT).parts for part in parts]
+    if any(not part.extent.is_full for part in parts):
+        return True, "block outputs are parts of the sequence"
+    if not parts and any(span and span[1] - span[0] < span[2] for span in tokens):
+        return True, "ranks see parts of the sequence"
+    if not parts:
+        return None, "no block outputs were recorded"
+    return False, "every rank holds whole block outputs"
+
+
+def _accum(view: RungView, axis: Axis) -> Proof:
+    wanted = view.rung.setting.degree(axis)
+    for rank in view.trace.ranks:
+        for step in view.trace.steps:
+            count = len(rank.steps[step].get("micro_batches") or ())
+            if not count:
+                return None, "micro-batches were not recorded"
+            if count != wanted:
+                return False, f"rank {rank.rank} ran {count} micro-batches at step {step}, {wanted} were planned"
+    return True, f"{wanted} micro-batches a step"
+
+
+def _precision(view: RungView) -> Proof:
+    wanted = DTYPE[view.rung.precision]
+    seen = {plain_dtype(dtype) for rank in view.trace.ranks for dtype in rank.evidence.get("matmul_dtypes") or ()}
+    if not seen:
+        return None, "no matrix product was seen"
+    if wanted not in seen:
+        return False, f"matrix products are in {', '.join(sorted(seen))}, not in {wanted}"
+    return True, f"matrix products in {wanted}"
+
+
+def _collectives(view: RungView, axis: Axis) -> int:
+    """How many operations the flight recorder has counted in groups of the axis."""
+    groups = {"ranks " + ",".join(map(str, group)) for group in view.layout.groups(axis)}
+    total = 0
+    for rank in view.trace.ranks:
+        for name, operations in (rank.evidence.get("collectives") or {}).items():
+            if name == axis.value or name in groups:
+                total += sum(int(count) for count in operations.values())
+    return total
+
+
+_PROOFS = {
+    Axis.DP_REPLICATE: _replicate,
+    Axis.DP_SHARD: _cut,
+    Axis.TP: _cut,
+    Axis.SP: _sequence,
+    Axis.ACCUM: _accum,
+}
+assert set(_PROOFS) == set(SPEC) - {Axis.PRECISION}

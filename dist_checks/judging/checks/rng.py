@@ -1,0 +1,53 @@
+"""Do the ranks that must draw the same random numbers do so, and only they?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dist_checks.judging.verdict import Finding
+from dist_checks.judging.view import RungView
+
+
+def check(view: RungView) -> Iterator[Finding]:
+    """The state at the start of each step is equal inside a tp group; it differs over data ranks under dropout."""
+    writer = view.writer("rng")
+    if view.layout.world_size == 1:
+        yield writer.skipped("a single rank has nobody to draw numbers with")
+        return
+    steps = view.trace.steps
+    hashes = {rank.rank: [rank.steps[step].get("rng") for step in steps] for rank in view.trace.ranks}
+    if not steps or not all(all(found) for found in hashes.values()):
+        because = f": {view.trace.cut}" if view.trace.cut else ""
+        yield writer.unseen(f"the state of the random numbers was not recorded{because}")
+        return
+    groups = view.data_ranks()
+    for at, step in enumerate(steps):
+        for ranks in groups.values():
+            other = next((rank for rank in ranks if hashes[rank][at] != hashes[ranks[0]][at]), None)
+            if other is not None:
+                yield writer.failed(
+                    f"ranks {ranks[0]} and {other} work on the same samples ({view.along(ranks[0], other)}) and have "
+                    "different random states: their masks differ",
+                    step=step,
+                    ranks=(ranks[0], other),
+                    observed=1,
+                    allowed=0,
+                )
+                return
+        if view.dropout:
+            owner: dict[str, int] = {}
+            for ranks in groups.values():
+                here = ranks[0]
+                twin = owner.setdefault(str(hashes[here][at]), here)
+                if twin != here:
+                    yield writer.failed(
+                        f"ranks {twin} and {here} read different samples ({view.along(twin, here)}) and have the same "
+                        "random state: dropout masks them alike",
+                        step=step,
+                        ranks=(twin, here),
+                        observed=1,
+                        allowed=0,
+                    )
+                    return
+    data = f", different over {len(groups)} data ranks" if view.dropout and len(groups) > 1 else ""
+    yield writer.passed(f"random states are equal where samples are shared{data}, at {len(steps)} steps")

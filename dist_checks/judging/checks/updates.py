@@ -1,0 +1,171 @@
+"""Did each weight take the step that its gradient asks for?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from dist_checks.judging.comparison import Comparison, compare
+from dist_checks.judging.differences import findings
+from dist_checks.judging.logical import Full, Key
+from dist_checks.judging.moves import moves
+from dist_checks.judging.tolerance import MILDEST_FAULT, Rule, eps_of
+from dist_checks.judging.verdict import Blamed, Finding, Status
+from dist_checks.judging.view import RungView, Writer
+from dist_checks.trace import BEFORE, NO_ITEM, Kind
+
+FLIPS = 2.0
+"""Adam's first step is lr x sign(gradient): where gradients may be off by a share r of their size, a share r of them
+may change sign, each by 2 lr, which is 2 sqrt(r) of the update."""
+
+
+def check(view: RungView) -> Iterator[Finding]:
+    """Weights move at all (an optimizer that was made before the model was wrapped moves none: huggingface/
+    accelerate#3256); SGD's steps are those of its formula; any other optimizer's are those of the reference."""
+    writer = view.writer("updates")
+    mine = moves(view.own)
+    if not len(mine):
+        yield writer.unseen(
+            f"no weights were recorded before and after a step: {view.trace.cut or 'nothing to compare'}"
+        )
+        return
+    still = _still(view, writer, mine)
+    formula = _formula(view, writer, mine)
+    told = [finding for finding in (still, formula) if finding is not None]
+    if refused := writer.incomparable():
+        # What a rung can tell of itself it tells, whatever it could have been compared with.
+        if not told or refused.status is Status.INCONCLUSIVE:
+            told.append(refused)
+    else:
+        told += findings(writer, Kind.WEIGHT, _compared(view, mine), explained=False, noun="update")
+    failing = [finding for finding in told if finding.status is Status.FAIL]
+    yield from sorted(failing, key=lambda finding: finding.step or 0)[:1] or told
+
+
+def _compared(view: RungView, mine: Full) -> Comparison:
+    assert view.yard is not None
+    single = moves(view.reference) if view.reference is not None else None
+    steps = [step for step in view.comparable_steps if step >= 0 and not view.own.skipped(step)]
+    found = compare(mine, moves(view.yard), view.tolerance, single=single, steps=steps)
+    return replace(found, allowed=found.allowed + _from_gradients(view, found))
+
+
+def _from_gradients(view: RungView, found: Comparison) -> Any:
+    """What a gradient that is within its limits can do to an update; nothing where it was not recorded."""
+    gradients = view.gradients
+    limits = dict(zip(gradients.keys, gradients.allowed_relative.tolist(), strict=True))
+    limit = np.array([limits.get(key, 0.0) for key in found.keys])
+    linear = {name for group in _groups(view) if group.get("class") == "SGD" for name in group["parameters"]}
+    is_linear = np.array([key.name in linear for key in found.keys], bool)
+    # Momentum of 0.9 adds up ten gradients. How far the single is from the truth says so by itself; but of 128 elements
+    # one that flips in one rung and not in another makes 0.18.
+    linear_share = 0.0 if view.tolerance.rule is Rule.TRUTH else 10.0
+    share = np.where(is_linear, linear_share * limit, FLIPS * np.sqrt(limit))
+    return share * np.maximum(found.norm, 0.0)
+
+
+def _groups(view: RungView) -> list[Mapping[str, Any]]:
+    return list(view.trace.header.get("optimizer") or ())
+
+
+def _still(view: RungView, writer: Writer, mine: Full) -> Finding | None:
+    """Weights that have a gradient and stay where they were, bit for bit."""
+    gradients = view.own.full(Kind.GRADIENT)
+    theirs = moves(view.yard) if view.yard is not None else None
+    covered = {name for group in _groups(view) for name in group.get("parameters") or ()}
+    step = next((s for s in mine.steps if not view.own.skipped(s) and max(_rates(view, s), default=0.0) > 0), None)
+    if step is None:
+        return None
+    rows = mine.at(step)
+    total = float(np.sqrt(gradients.sum_squares[gradients.at(step)].sum()))
+    still = []
+    for row in rows.tolist():
+        key = mine.key(row)
+        if not mine.complete[row] or np.any(mine.sketch[row]) or mine.fingerprint[row]:
+            continue
+        gradient = gradients.rows.get(key)
+        # In narrow numbers a small step may vanish in rounding, in the reference as well.
+        other = theirs.rows.get(key) if theirs is not None else None
+        moved = other is None or bool(np.any(theirs.sketch[other])) if theirs is not None else True
+        if gradient is not None and gradients.norm[gradient] > view.tolerance.share * total and moved:
+            still.append(key.name)
+    if not still:
+        return None
+    uncovered = [name for name in still if name not in covered]
+    why = f"; {len(uncovered)} of them are in no group of the optimizer" if uncovered else ""
+    return writer.failed(
+        f"{len(still)} of {len(rows)} weights have a gradient and do not move at step {step}, the first is {still[0]}"
+        f"{why}",
+        step=step,
+        tensor=still[0],
+        observed=0.0,
+        blames=Blamed.RECIPE if view.is_truth else None,
+    )
+
+
+def _rates(view: RungView, step: int) -> list[float]:
+    return [float(rate) for rate in view.trace.ranks[0].steps.get(step, {}).get("learning_rates") or ()]
+
+
+def _formula(view: RungView, writer: Writer, mine: Full) -> Finding | None:
+    """SGD is linear, so its steps can be recomputed in sketches: w -= lr (m + wd w), with momentum as torch has it."""
+    applied, weights = view.own.full(Kind.APPLIED), view.own.full(Kind.WEIGHT)
+    groups = _groups(view)
+    if not len(applied) or not any(group.get("class") == "SGD" for group in groups):
+        return None
+    worst, count = 0.0, 0
+    momenta: dict[str, Any] = {}
+    for step in mine.steps:
+        if view.own.skipped(step):
+            continue
+        rates = _rates(view, step)
+        for index, group in enumerate(groups):
+            if group.get("class") != "SGD" or index >= len(rates):
+                continue
+            for name in group.get("parameters") or ():
+                key = Key(name, step, NO_ITEM)
+                before = weights.rows.get(Key(name, step - 1 if step else BEFORE, NO_ITEM))
+                row, gradient = mine.rows.get(key), applied.rows.get(key)
+                if row is None or gradient is None or before is None:
+                    continue
+                if not (mine.complete[row] and applied.complete[gradient]):
+                    continue
+                step_taken = applied.sketch[gradient] + float(group.get("weight_decay", 0)) * weights.sketch[before]
+                step_taken = _with_momentum(group, momenta, name, step_taken)
+                wanted = -rates[index] * (-step_taken if group.get("maximize") else step_taken)
+                left = float(np.linalg.norm(mine.sketch[row] - wanted))
+                eps = eps_of(weights.dtypes[weights.tensor[before]])
+                size = float(np.linalg.norm(wanted))
+                limit = np.sqrt(eps * MILDEST_FAULT) * size + 4 * eps * float(weights.norm[before])
+                count += 1
+                if not left <= limit:
+                    dot = float(mine.sketch[row] @ wanted)
+                    return writer.failed(
+                        f"{name} takes another step than SGD's formula gives for its gradient, at step {step}: "
+                        f"{left / size if size else left:.1e} off, {limit / size if size else limit:.1e} allowed",
+                        step=step,
+                        tensor=name,
+                        observed=left / size if size else left,
+                        allowed=limit / size if size else limit,
+                        scale=dot / size**2 if size else None,
+                    )
+                worst = max(worst, left / limit if limit else 0.0)
+    if not count:
+        return None
+    return writer.passed(
+        f"{count} steps are those of SGD's formula; nearest to failing: {worst:.1e} of what is allowed"
+    )
+
+
+def _with_momentum(group: Mapping[str, Any], momenta: dict[str, Any], name: str, gradient: Any) -> Any:
+    momentum = float(group.get("momentum", 0))
+    if not momentum:
+        return gradient
+    if name in momenta:
+        momenta[name] = momentum * momenta[name] + (1 - float(group.get("dampening", 0))) * gradient
+    else:
+        momenta[name] = gradient
+    return gradient + momentum * momenta[name] if group.get("nesterov") else momenta[name]

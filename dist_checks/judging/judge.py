@@ -1,0 +1,234 @@
+"""A run folder -> a judgement: reads traces, asks each check about each rung, and blames. Same input, same output."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dist_checks.judging.blame import Outcome, blame, rung_status
+from dist_checks.judging.checks import CHECKS, Check
+from dist_checks.judging.measured import contributions, sensitivity, series
+from dist_checks.judging.reading import TraceError, read
+from dist_checks.judging.seen import Seen
+from dist_checks.judging.verdict import Finding, Status, Verdict
+from dist_checks.judging.view import RungView, Writer
+from dist_checks.rung import Role, Rung
+
+SCHEMA = 1
+"""Of report.json."""
+
+PLAN_SCHEMA = 1
+
+
+class PlanError(ValueError):
+    """plan.json is missing, damaged, or of another version."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RungJudgement:
+    """What was found out about one rung."""
+
+    rung: Rung
+    findings: tuple[Finding, ...]
+    seconds: float | None
+    hosts: tuple[str, ...] = ()
+    sensitivity: Mapping[str, Any] | None = None
+    series: Mapping[str, Any] = field(default_factory=dict)
+    contributions: Mapping[str, Any] | None = None
+
+    @property
+    def status(self) -> Status:
+        return rung_status(finding.status for finding in self.findings)
+
+    def checks(self) -> dict[str, str]:
+        """Status of each check, in the order in which they were asked."""
+        found: dict[str, list[Status]] = {}
+        for finding in self.findings:
+            found.setdefault(finding.check, []).append(finding.status)
+        return {name: str(rung_status(statuses)) for name, statuses in found.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """What was found out about a run."""
+
+    verdict: Verdict
+    rungs: tuple[RungJudgement, ...]
+    skipped: tuple[Mapping[str, Any], ...]
+    """Combinations that the plan dropped: axes, and the reason."""
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        return tuple(finding for rung in self.rungs for finding in rung.findings)
+
+
+def judge(run: Path) -> Judgement:
+    """Judges a finished run, or what there is of an unfinished one. Raises PlanError where there is no plan."""
+    plan = _plan(run)
+    rungs = [Rung.from_json(rung) for rung in plan["rungs"]]
+    bench = _Bench(run, rungs, plan)
+    # Warm twins first: whether reruns repeat their bits decides what a cold one means.
+    for rung in sorted(rungs, key=lambda rung: (rung.role is Role.TWIN, rung.cold)):
+        bench.hear(rung)
+    judged = tuple(bench.judged[rung.id] for rung in rungs)
+    outcomes = [Outcome(rung=each.rung, findings=each.findings, hosts=each.hosts) for each in judged]
+    return Judgement(verdict=blame(outcomes), rungs=judged, skipped=tuple(plan.get("skipped", ())))
+
+
+def _plan(run: Path) -> Mapping[str, Any]:
+    path = run / "plan.json"
+    try:
+        plan: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        found = plan.get("schema")
+    except (OSError, ValueError, AttributeError) as error:
+        raise PlanError(f"{path} is no plan: {error}") from error
+    if found != PLAN_SCHEMA:
+        raise PlanError(f"{path} has schema {found!r}; this version reads schema {PLAN_SCHEMA}")
+    return plan
+
+
+class _Bench:
+    """Judges rung after rung; keeps the traces that others are compared with, and no others."""
+
+    def __init__(self, run: Path, rungs: Sequence[Rung], plan: Mapping[str, Any]) -> None:
+        self._folder = run / "rungs"
+        self._rungs = {rung.id: rung for rung in rungs}
+        self._plan = plan
+        self._needed = {id for rung in rungs for id in (rung.reference, rung.truth, rung.twin_of) if id}
+        self._kept: dict[str, Seen] = {}
+        self.judged: dict[str, RungJudgement] = {}
+
+    def _seen(self, id: str | None) -> Seen | None:
+        """None for a rung that is not in the plan."""
+        if id is None or id not in self._rungs:
+            return None
+        if id in self._kept:
+            return self._kept[id]
+        rung = self._rungs[id]
+        seen = Seen(rung, read(self._folder / id, rung.layout.world_size))
+        if id in self._needed:
+            self._kept[id] = seen
+        return seen
+
+    def hear(self, rung: Rung) -> None:
+        exit = _exit(self._folder / rung.id)
+        seconds = exit.get("seconds") if exit else None
+        try:
+            view = self._view(rung, exit)
+        except TraceError as error:
+            finding = Finding(check="completes", rung=rung.id, status=Status.INCONCLUSIVE, message=str(error))
+            self.judged[rung.id] = RungJudgement(rung=rung, findings=(finding,), seconds=seconds)
+            return
+        self.judged[rung.id] = RungJudgement(
+            rung=rung,
+            findings=tuple(finding for name, check in CHECKS for finding in ask(name, check, view)),
+            seconds=seconds,
+            hosts=tuple(sorted(set(view.trace.hosts.values()))),
+            sensitivity=sensitivity(view),
+            series=series(view),
+            contributions=contributions(view),
+        )
+
+    def _view(self, rung: Rung, exit: Mapping[str, Any] | None) -> RungView:
+        own = self._seen(rung.id)
+        assert own is not None
+        return RungView(
+            own=own,
+            exit=exit,
+            reference=self._seen(rung.reference),
+            truth=self._seen(rung.truth),
+            repeated=self._seen(rung.twin_of),
+            others_repeat=self._others_repeat(rung),
+            seeds=self._seeds(rung),
+            recipe=self._plan.get("recipe", {}),
+            train=self._plan.get("train", {}),
+        )
+
+    def _others_repeat(self, rung: Rung) -> bool | None:
+        """Whether warm reruns gave the same bits: of the same rung, else of any."""
+        warm = [j for j in self.judged.values() if j.rung.twin_of is not None and not j.rung.cold]
+        mine = [j for j in warm if j.rung.twin_of == rung.twin_of] or warm
+        told = [j.checks().get("twins") for j in mine]
+        if str(Status.FAIL) in told:
+            return False
+        return True if str(Status.PASS) in told else None
+
+    def _seeds(self, rung: Rung) -> dict[int, Seen]:
+        reference = self._rungs.get(str(rung.reference))
+        if reference is None:
+            return {}
+        same = (r for r in self._rungs.values() if r.role is Role.SINGLE and r.setting == reference.setting)
+        found = {single.seed: self._seen(single.id) for single in same}
+        return {seed: seen for seed, seen in found.items() if seen is not None}
+
+
+def ask(name: str, check: Check, view: RungView) -> tuple[Finding, ...]:
+    """The findings of one check; INCONCLUSIVE where it raises or says nothing: that is never a pass."""
+    try:
+        found = tuple(check(view))
+    except Exception as error:
+        return (Writer(view, name).unseen(f"the check broke: {type(error).__name__}: {error}"),)
+    return found or (Writer(view, name).unseen("the check found nothing to say"),)
+
+
+def _exit(folder: Path) -> Mapping[str, Any] | None:
+    try:
+        found = json.loads((folder / "exit.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def report(run: Path) -> dict[str, Any]:
+    """report.json, the only source of every page: strict JSON, so NaN is the string "nan"."""
+    return document(judge(run))
+
+
+def document(judgement: Judgement) -> dict[str, Any]:
+    """The contents of report.json."""
+    verdict = judgement.verdict
+    out = {
+        "schema": SCHEMA,
+        "status": str(verdict.status),
+        "sentence": verdict.sentence,
+        "blamed": verdict.blamed.value if verdict.blamed else None,
+        "broken": [broken.to_json() for broken in verdict.broken],
+        "rungs": [_rung(each) for each in judgement.rungs],
+        "findings": [finding.to_json() for finding in judgement.findings],
+        "skipped": [dict(skip) for skip in judgement.skipped],
+    }
+    strict = _strict(out)
+    assert isinstance(strict, dict)
+    return strict
+
+
+def _rung(each: RungJudgement) -> dict[str, Any]:
+    return {
+        "id": each.rung.id,
+        "role": each.rung.role.value,
+        "axes": each.rung.setting.to_json(),
+        "precision": each.rung.precision,
+        "world_size": each.rung.layout.world_size,
+        "status": str(each.status),
+        "reference": each.rung.reference,
+        "seconds": each.seconds,
+        "checks": each.checks(),
+        "sensitivity": each.sensitivity,
+        "series": each.series,
+        "contributions": each.contributions,
+    }
+
+
+def _strict(value: Any) -> Any:
+    """Numbers that JSON does not have become strings: "nan", "inf", "-inf"."""
+    if isinstance(value, dict):
+        return {str(key): _strict(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_strict(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value

@@ -1,0 +1,67 @@
+"""The loss of each step over all ranks, from what each of them has summed up."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from dist_checks.axes import Layout
+from dist_checks.judging.seen import Seen
+
+ROUNDING = 1e-5
+"""Relative: ranks of a tp group may round the same sum in another order, in float32."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """Of one step."""
+
+    step: int
+    sum: float
+    """Over all targets of all data ranks."""
+    targets: int
+    printed: dict[int, float | None]
+    """By rank."""
+    own: dict[int, float]
+    """Loss per target of the samples of each rank."""
+    apart: tuple[int, int] | None
+    """Two ranks with the same samples and different sums."""
+
+    @property
+    def mean(self) -> float:
+        """Loss per target; NaN where there is no target."""
+        return self.sum / self.targets if self.targets else math.nan
+
+
+def losses(seen: Seen) -> dict[int, Loss]:
+    """By step, for the steps that all ranks have recorded and whose data ranks are all there."""
+    layout = Layout(seen.rung.setting)
+    groups: dict[int, list[int]] = {}
+    for rank in seen.trace.ranks:
+        if rank.rank < layout.world_size:
+            groups.setdefault(layout.data_rank(rank.rank), []).append(rank.rank)
+    if len(groups) < layout.data_size:
+        return {}
+    out = {}
+    for step in seen.trace.steps:
+        events = {rank.rank: rank.steps[step] for rank in seen.trace.ranks}
+        sums = {rank: float(event["loss_sum"]) for rank, event in events.items()}
+        counts = {rank: int(event["targets"]) for rank, event in events.items()}
+        apart = None
+        for ranks in groups.values():
+            for other in ranks[1:]:
+                if not _close(sums[ranks[0]], sums[other]) or counts[ranks[0]] != counts[other]:
+                    apart = apart or (ranks[0], other)
+        out[step] = Loss(
+            step=step,
+            sum=math.fsum(sums[ranks[0]] for ranks in groups.values()),
+            targets=sum(counts[ranks[0]] for ranks in groups.values()),
+            printed={rank: event.get("printed_loss") for rank, event in events.items()},
+            own={rank: sums[rank] / counts[rank] if counts[rank] else math.nan for rank in events},
+            apart=apart,
+        )
+    return out
+
+
+def _close(a: float, b: float) -> bool:
+    return abs(a - b) <= ROUNDING * abs(a) or (math.isnan(a) and math.isnan(b))
