@@ -15,7 +15,7 @@ from dist_checks import doctor as doctoring
 from dist_checks import session
 from dist_checks.judging.verdict import ExitCode
 from dist_checks.matrix import SAMPLE, ConfigError, Matrix, load, preset
-from dist_checks.report import terminal
+from dist_checks.report import ladder, terminal
 
 app = typer.Typer(
     name="dist-checks",
@@ -68,7 +68,7 @@ def plan(
 ) -> None:
     """Show the rungs, what they are compared with, what they cost, and what is left out and why."""
     chosen, _ = _matrix(matrix, preset, steps)
-    print(terminal.plan(session.plan(chosen, select=select), session.last_seconds()))
+    print(ladder.render(session.plan(chosen, select=select).to_json(), session.last_seconds()))
 
 
 @app.command()
@@ -147,20 +147,14 @@ def _print(report: dict[str, object], folder: Path, as_json: bool) -> None:
 def main() -> None:
     """Entry point of the console script: every ending has its exit code."""
     try:
-        app(standalone_mode=False)
-    except typer.Exit as exit:
-        code = exit.exit_code
-    except ConfigError as error:
+        code = app(standalone_mode=False) or ExitCode.PASS
+    except (ConfigError, typer.TyperException) as error:
         print(error, file=sys.stderr)
         code = ExitCode.USAGE
-    except typer.Abort:
-        code = ExitCode.INTERRUPTED
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, typer.Abort):
         code = ExitCode.INTERRUPTED
     except Exception:
         traceback.print_exc()
         print("dist-checks itself broke: this is a bug of the harness, not of your job", file=sys.stderr)
         code = ExitCode.BROKEN
-    else:
-        code = ExitCode.PASS
     sys.exit(code)

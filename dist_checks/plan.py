@@ -72,7 +72,10 @@ class Plan:
     def to_json(self) -> dict[str, Any]:
         return {
             "rungs": [rung.to_json() for rung in self.rungs],
-            "skipped": [{"axes": skip.setting.to_json(), "reason": skip.reason} for skip in self.skipped],
+            "skipped": [
+                {"name": skip.setting.name, "axes": skip.setting.to_json(), "reason": skip.reason}
+                for skip in self.skipped
+            ],
         }
 
 

@@ -49,10 +49,15 @@ class Rung:
         return self.precision == "fp64"
 
     def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "role": self.role.value, "setting": self.setting.to_json()}
+        return {
+            **asdict(self),
+            "role": self.role.value,
+            "setting": self.setting.to_json(),
+            "world_size": self.layout.world_size,
+        }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Rung:
-        fields = dict(data)
+        fields = {name: value for name, value in data.items() if name != "world_size"}  # that one follows
         setting = Setting({Axis(axis): value for axis, value in fields.pop("setting").items()})
         return cls(setting=setting, role=Role(fields.pop("role")), **fields)

@@ -126,6 +126,22 @@ def judge(folder: Path) -> dict[str, Any]:
     return report
 
 
+def pages(folder: Path) -> dict[str, Any]:
+    """Write the pages of a judged run again. Raises ConfigError where it has no report."""
+    report = _read_json(folder / "report.json")
+    write_pages(report, folder)
+    return report
+
+
+def last_seconds(run: Path = Path("runs/latest")) -> dict[str, float]:
+    """What each rung took in the last run, by id; empty where there was none."""
+    try:
+        rungs = _read_json(run / "report.json")["rungs"]
+        return {rung["id"]: rung["seconds"] for rung in rungs if rung["seconds"] is not None}
+    except (ConfigError, KeyError, TypeError):
+        return {}
+
+
 def describe(matrix: Matrix) -> planning.Facts:
     """What the recipe and the devices are, asked in a process of its own: this one never imports torch."""
     with tempfile.TemporaryDirectory(prefix="dist-checks-") as temporary:

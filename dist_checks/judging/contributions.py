@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from dist_checks.judging.logical import Key
 from dist_checks.judging.seen import Seen
-from dist_checks.judging.signatures import factors
+from dist_checks.judging.signatures import in_numbers
 from dist_checks.judging.view import RungView
 from dist_checks.trace import NO_ITEM, Kind
 
@@ -38,7 +38,7 @@ class Weights:
     floor: float
     """A residual that rounding explains."""
     distance: float
-    """Of the gradient from the sum of all samples, relative: the residual with all weights 1."""
+    """Of the gradient from the sum of all samples, relative to that: what is left with all weights 1."""
 
     @property
     def explained(self) -> bool:
@@ -106,7 +106,7 @@ def _fit(step: int, ids: tuple[int, ...], matrix: Floats, target: Floats, noise:
         allowed=largest * noise / float(np.sqrt(spectrum[0])),
         residual=float(np.linalg.norm(matrix @ weights - target)) / norm,
         floor=largest * noise / norm,
-        distance=float(np.linalg.norm(matrix.sum(1) - target)) / norm,
+        distance=float(np.linalg.norm(matrix.sum(1) - target) / (np.linalg.norm(matrix.sum(1)) or 1.0)),
     )
 
 
@@ -116,7 +116,7 @@ def in_words(view: RungView, found: Weights) -> str:
     wrong = {id for id, bad in zip(found.ids, found.wrong.tolist(), strict=True) if bad}
     if len(wrong) == len(found.ids) and _one(weight.values(), found):
         mean = float(found.weights.mean())
-        words = next((f.words for f in factors(view, found.step) if abs(f.value - mean) <= found.allowed), "")
+        words = in_numbers(view, found.step, mean, found.allowed)
         return f"every sample entered with weight {_number(mean)}" + (f": {words}" if words else "")
     by_rank, by_micro, readers = _readers(view, found.step)
     for groups, name in ((by_rank, "the samples of data rank {0}"), (by_micro, "micro-batch {1} of data rank {0}")):

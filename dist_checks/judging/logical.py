@@ -246,6 +246,8 @@ def _sums(trace: Trace, given: Records, count: int) -> _Sums:
         np.zeros(count),
         np.zeros((count, BUCKETS)),
     )
+    if not count:
+        return out
     chosen = np.flatnonzero(given.new_part)
     chosen = chosen[np.argsort(given.rank[chosen], kind="stable")]
     ranks, starts = np.unique(given.rank[chosen], return_index=True)

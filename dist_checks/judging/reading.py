@@ -179,6 +179,7 @@ def _read_rank(folder: Path, rank: int, extents: dict[str, Extent]) -> RankTrace
     steps: dict[int, Step] = {}
     evidence: Mapping[str, Any] = {}
     ended = False
+    announced = 0  # records that the rank says it has written: a file may be cut between two of them
     path = events_path(folder, rank)
     for number, line in enumerate(path.read_bytes().splitlines(), 1):
         try:
@@ -190,10 +191,12 @@ def _read_rank(folder: Path, rank: int, extents: dict[str, Extent]) -> RankTrace
                     entries[event["index"]] = _entry(event, extents)
                 case "step":
                     steps[int(event["step"])] = event
+                    announced = int(event.get("digests", announced))
                 case "evidence":
                     evidence = {**evidence, **event}
                 case "end":
                     ended = True
+                    announced = int(event.get("digests", announced))
         except TraceError:
             raise
         except (ValueError, KeyError, TypeError) as error:
@@ -202,6 +205,8 @@ def _read_rank(folder: Path, rank: int, extents: dict[str, Extent]) -> RankTrace
             ended = False
             break
     digests, damage = _read_digests(digests_path(folder, rank), rank, entries)
+    if len(digests) < announced and not damage:
+        damage.append(f"{digests.path.name} of rank {rank} has {len(digests)} of {announced} records")
     return RankTrace(
         rank=rank,
         header=header,

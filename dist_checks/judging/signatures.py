@@ -28,12 +28,13 @@ def explain(view: RungView, kind: Kind, found: Comparison, rows: Rows) -> Explan
     return scaled(view, kind, found, rows) or pieces(view, kind, found, rows)
 
 
-def noun(kind: Kind, count: int, of: int) -> str:
-    """``every gradient``, ``the gradient``, ``3 of 40 gradients``."""
+def subject(kind: Kind, count: int, of: int, *, past: bool = False) -> str:
+    """``every gradient is``, ``1 gradient of 40 is``, ``3 of 40 gradients are``."""
     word = kind.value.replace("_", " ")
+    one, many = ("was", "were") if past else ("is", "are")
     if count == of:
-        return f"every {word}"
-    return f"1 {word} of {of}" if count == 1 else f"{count} of {of} {word}s"
+        return f"every {word} {one}"
+    return f"1 {word} of {of} {one}" if count == 1 else f"{count} of {of} {word}s {many}"
 
 
 # Everything is a constant factor too large or too small
@@ -60,6 +61,12 @@ def factors(view: RungView, step: int) -> Iterator[Factor]:
         yield Factor(value=x * y, words=f"divided neither by {one} ({x:g}) nor by {two} ({y:g})")
         yield Factor(value=1 / (x * y), words=f"divided by {one} ({x:g}) and {two} ({y:g}) once too often")
     yield Factor(value=-1.0, words="its sign is flipped")
+
+
+def in_numbers(view: RungView, step: int, ratio: float, precision: float = 1e-3) -> str:
+    """What a ratio may come from, where it is one of the rung's numbers; else an empty string."""
+    near = (f.words for f in factors(view, step) if abs(ratio - f.value) <= precision * abs(f.value))
+    return next(near, "")
 
 
 def _numbers(view: RungView, step: int) -> dict[str, float]:
@@ -92,7 +99,7 @@ def scaled(view: RungView, kind: Kind, found: Comparison, rows: Rows) -> Explana
         left = _left_after_scaling(view, kind, found, rows, factor.value)
         if factor.value and (left <= abs(factor.value) * found.allowed[rows]).all():
             at_step = int((found.step == step).sum())
-            sentence = f"{noun(kind, len(rows), at_step)} is {factor.value:.4g} x {_yard_name(view)}"
+            sentence = f"{subject(kind, len(rows), at_step)} {factor.value:.4g} x {_yard_name(view)}"
             if factor.words:
                 sentence += f": {factor.words}"
             after = worse(left / (abs(factor.value) * found.unit[rows]))
@@ -132,13 +139,21 @@ def pieces(view: RungView, kind: Kind, found: Comparison, rows: Rows) -> Explana
             continue
         members, sketch = sums
         name = " x ".join(axis.value for axis in axes)
-        for divisor, words in (
-            (1, f"is held in {members} pieces by the {name} ranks, each taken for the whole: their sum is right"),
-            (members, f"was never reduced over {name}: the mean of what the {members} ranks hold is right"),
+        at_step = int((found.step == step).sum())
+        for divisor, sentence in (
+            (
+                1,
+                f"{subject(kind, len(rows), at_step)} held in {members} pieces by the {name} ranks, each taken for the "
+                "whole: their sum is right",
+            ),
+            (
+                members,
+                f"{subject(kind, len(rows), at_step, past=True)} never reduced over {name}: the mean of what the "
+                f"{members} ranks hold is right",
+            ),
         ):
             left = np.sqrt(np.square(sketch / divisor - yard.sketch[b]).sum(1))
             if (left <= found.allowed[rows]).all():
-                sentence = f"{noun(kind, len(rows), int((found.step == step).sum()))} {words}"
                 after = worse(left / found.unit[rows])
                 return Explanation(sentence=sentence, before=worse(found.observed[rows]), after=after)
     return None

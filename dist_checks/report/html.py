@@ -80,10 +80,10 @@ def distance_chart(rung: Rung, width: int, height: int) -> Markup:
 
 
 def by_check(rung: Rung) -> list[tuple[Finding, list[Finding]]]:
-    """What did not pass: the first finding of each check, with the others of the same."""
+    """What a person must look at: the first finding of each check, with the others of the same."""
     groups: dict[tuple[str, str], list[Finding]] = {}
     for finding in rung.findings:
-        if finding.status != "pass":
+        if finding.status not in ("pass", "skip"):
             groups.setdefault((finding.status, finding.check), []).append(finding)
     ordered = sorted(groups.values(), key=lambda group: -words.STATUSES.index(group[0].status))
     return [(group[0], group[1:]) for group in ordered]

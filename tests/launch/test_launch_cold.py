@@ -12,7 +12,7 @@ from launch_watching import assert_gone, order, wait_for
 from launch import LocalLauncher, State
 from launch.cold import ColdCrew
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(200)
 
 
 def lines(exit, rank=0):
@@ -23,7 +23,7 @@ def test_collectives_warm_and_cold(job):
     """The same entries, forked and under torch elastic."""
     with LocalLauncher(slots=3, preload=["torch.distributed"]) as launcher:
         jobs = [
-            job(entry, name=f"{entry}-{start}", world_size=size, cold=start == "cold", deadline=40)
+            job(entry, name=f"{entry}-{start}", world_size=size, cold=start == "cold", deadline=100)
             for start in ("warm", "cold")
             for entry, size in (("all_reduce", 3), ("break_a_collective", 2))
         ]
@@ -41,8 +41,8 @@ def test_collectives_warm_and_cold(job):
 
 def test_cold_ranks_are_as_well_known_as_warm_ones(launcher, job):
     jobs = [
-        job("raise_on_one", name="raise", cold=True, deadline=40),
-        job(name="command", cold=True, deadline=40, argv=(sys.executable, "-c", "raise SystemExit(4)")),
+        job("raise_on_one", name="raise", cold=True, deadline=100),
+        job(name="command", cold=True, deadline=100, argv=(sys.executable, "-c", "raise SystemExit(4)")),
     ]
     exits = {exit.job: exit for exit in launcher.run(jobs)}
     assert {exit.state for exit in exits.values()} == {State.FAILED}
@@ -61,7 +61,7 @@ def test_cold_deadline(job, tmp_path):
     reports, watched = [], []
     crew = ColdCrew(order(job("sleep", deadline=1000.0)), scratch=tmp_path / "scratch" / "1", tell=reports.append)
     crew.start(watch=watched.append, forget=lambda: None)
-    ranks = wait_for(tmp_path, 2, seconds=40)
+    ranks = wait_for(tmp_path, 2, seconds=100)
     crew.tick(crew.due)
     time.sleep(0.5)
     crew.tick(crew.due)

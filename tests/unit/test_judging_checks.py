@@ -41,7 +41,7 @@ def sees(tmp_path: Path, check: str, setting: Mapping[str, Any], tamper: Tamper,
     """The failing finding of ``check``."""
     judgement, id = judged(tmp_path, setting, tamper, **options)
     found = of(judgement, id, check)
-    assert [finding.status for finding in found][0] is Status.FAIL, found
+    assert next(finding.status for finding in found) is Status.FAIL, found
     assert found[0].try_next.startswith(f"dist-checks run -k {id} --steps ")
     return found[0]
 

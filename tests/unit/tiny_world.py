@@ -1,7 +1,7 @@
-"""A training so small that numpy does it, sharded by arithmetic, recorded as ranks would record it, and easy to break.
+"""A training so small that numpy does it, sharded by arithmetic, recorded as ranks would record it, easy to break.
 
-Each sample is ``(TOKENS, WIDTH)``; the model is ``down(tanh(up(x * norm)))`` with a squared error over a ragged number of
-targets. Everything that can go wrong is a method of :class:`Tamper`, which by default changes nothing.
+Each sample is ``(TOKENS, WIDTH)``; the model is ``down(tanh(up(x * norm)))`` with a squared error over a ragged number
+of targets. Everything that can go wrong is a method of :class:`Tamper`, which by default changes nothing.
 """
 
 from __future__ import annotations
@@ -176,13 +176,14 @@ class World:
 
     def run(self) -> None:
         self.writers = [self._open(rank) for rank in self.ranks]
+        self.written = [0] * len(self.ranks)
         self._write_weights(BEFORE)
         if self.rung.role is Role.SINGLE:
             self._write_shares()
         for step in range(self.rung.steps):
             self.step(step)
-        for writer in self.writers:
-            writer.close(memory_peak=1)
+        for writer, written in zip(self.writers, self.written, strict=True):
+            writer.close(memory_peak=1, digests=written)
         ranks = [
             {"rank": rank, "host": "h", "pid": rank, "code": 0, "signal": None, "error": ""} for rank in self.ranks
         ]
@@ -209,8 +210,11 @@ class World:
         return Writer(self.folder, rank, self.tamper.header(rank, header))
 
     def record(self, rank: int, step: int, kind: Kind, name: str, full: np.ndarray, item: int = NO_ITEM) -> None:
-        extent = self.extent(rank, kind, name)
+        self._digest(rank, step, kind, name, full, self.extent(rank, kind, name), item)
+
+    def _digest(self, rank: int, step: int, kind: Kind, name: str, full: np.ndarray, extent: Extent, item: int) -> None:
         self.writers[rank].digest(step, Entry(kind, name, "float64", extent), digest(full, extent), item)
+        self.written[rank] += 1
 
     def _write_weights(self, step: int) -> None:
         for rank in self.ranks:
@@ -246,8 +250,8 @@ class World:
         ids = self.ids(0)[1]
         for id in ids:
             for name, g in self.sample(self.weights[0], id)[2].items():
-                g = self.tamper.sample_share(id, g / self.counts[ids].sum())
-                self.record(0, 0, Kind.SAMPLE_GRADIENT, name, g, id)
+                share = self.tamper.sample_share(id, g / self.counts[ids].sum())
+                self.record(0, 0, Kind.SAMPLE_GRADIENT, name, share, id)
 
     def step(self, step: int) -> None:
         batches = {rank: self.micro_batches(step, rank) for rank in self.ranks}
@@ -269,13 +273,16 @@ class World:
                     for name, g in rounded.items()
                 }
             )
+        events = {rank: self._event(step, rank, batches[rank]) for rank in self.ranks}
         for rank in self.ranks:
-            self._update(step, rank, gradients, batches[rank])
+            norms = self._update(step, rank, gradients)
+            events[rank] |= norms
         self._write_weights(step)
         for rank in self.ranks:
             for name in SHAPES:
                 self.record(rank, step, Kind.STATE, f"{name}/momentum_buffer", self.momenta[rank][name])
-            self.writers[rank].event("step", **self.tamper.event(step, rank, self._event(step, rank, batches[rank])))
+            event = self.tamper.event(step, rank, events[rank])
+            self.writers[rank].event("step", **event, digests=self.written[rank])
             if step == 0:
                 self.writers[rank].event("evidence", matmul_dtypes=[DTYPE[self.rung.precision]], collectives=None)
             self.writers[rank].flush()
@@ -315,7 +322,7 @@ class World:
             y = self.tamper.output(step, rank, id, self.sample(self.weights[rank], id)[0])
             y = y * (1 + NOISE[self.rung.precision] * self.noise.normal(size=y.shape))
             for kind in (Kind.OUTPUT, Kind.OUTPUT_GRADIENT):
-                self.writers[rank].digest(step, Entry(kind, "blocks.0", "float64", extent), digest(y, extent), id)
+                self._digest(rank, step, kind, "blocks.0", y, extent, id)
 
     def _norm(self, gradients: Sequence[Arrays]) -> float:
         """Put together from what the ranks hold: each region once, pieces of partial sums added."""
@@ -339,13 +346,12 @@ class World:
             return np.sum([gradients[other][name] for other in self.layout.group(rank, Axis.TP)], axis=0)
         return gradients[rank][name]
 
-    def _update(self, step: int, rank: int, gradients: Sequence[Arrays], batches: Sequence[Sequence[int]]) -> None:
+    def _update(self, step: int, rank: int, gradients: Sequence[Arrays]) -> dict[str, Any]:
         for name in SHAPES:
             self.record(rank, step, Kind.GRADIENT, name, gradients[rank][name])
         norm = self._norm(gradients)
         used = self.tamper.norm_used(step, rank, norm)
-        self.norms = {"norm_used": used, "norm_printed": self.tamper.norm_printed(step, rank, norm), "clip": CLIP}
-        self.all_norms = getattr(self, "all_norms", {}) | {rank: self.norms}
+        printed = self.tamper.norm_printed(step, rank, norm)
         factor = min(1.0, CLIP / (used + 1e-6))
         for name, w in list(self.weights[rank].items()):
             self.record(
@@ -354,6 +360,7 @@ class World:
             g = self.tamper.applied(step, rank, name, factor * self._whole(rank, name, gradients))
             after = self._sgd(rank, name, w, g) if self.optimizer == "SGD" else self._adam(step, rank, name, w, g)
             self.weights[rank][name] = self.tamper.moved(step, rank, name, w, after)
+        return {"norm_used": used, "norm_printed": printed, "clip": CLIP}
 
     def _sgd(self, rank: int, name: str, w: np.ndarray, g: np.ndarray) -> np.ndarray:
         d = g + DECAY * w
@@ -384,7 +391,6 @@ class World:
             "printed_loss": mean,
             "learning_rates": [RATE],
             "loss_scale": None,
-            **self.all_norms[rank],
             "skipped": False,
             "rng": f"state {step} {self.layout.data_rank(rank)}",
             "seconds": 0.1,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dist_checks.judging.logical import Full, Ints, Key
+from dist_checks.judging.signatures import in_numbers
 from dist_checks.judging.tolerance import EPS, MILDEST_FAULT, eps_of, within
 from dist_checks.judging.verdict import Finding
 from dist_checks.judging.view import RungView, Writer
@@ -110,6 +111,8 @@ def _used(view: RungView, writer: Writer, norm: Norm) -> Finding | None:
     each = f"; {len(wrong)} ranks are wrong" if several else ""
     if several and max(wrong.values()) - min(wrong.values()) > norm.slack * norm.value:
         each += ", each in its own way"
+    elif norm.value and (words := in_numbers(view, norm.step, used / norm.value)):
+        each += f"; {used / norm.value:.6g} x: {words}"
     return writer.failed(
         f"rank {one} decided about clipping by a norm of {used:.6g} at step {norm.step}, that of the full gradient is "
         f"{norm.value:.6g}: {_off(used, norm):.1e} off, {norm.slack:.1e} allowed{each}",
@@ -144,11 +147,13 @@ def _applied(view: RungView, writer: Writer, norm: Norm) -> Finding | None:
     name = applied.names[applied.tensor[rows[at]]]
     whole = float(np.sqrt(applied.sum_squares[rows].sum()))
     wanted = factor * float(np.sqrt(gradients.sum_squares[before].sum()))
+    words = in_numbers(view, norm.step, whole / wanted) if wanted else ""
+    words = f"; {whole / wanted:.6g} x: {words}" if words else ""
     limit = f"clip limit {clip:g}" if clip is not None else "no clipping"
     return writer.failed(
         f"the optimizer got gradients of norm {whole:.6g} at step {norm.step} where {wanted:.6g} is right (norm "
         f"{norm.value:.6g}, {limit}); {len(bad)} of {len(rows)} tensors, the first {name}: {left[at] / size[at]:.1e} "
-        f"off, {slack:.1e} allowed",
+        f"off, {slack:.1e} allowed{words}",
         step=norm.step,
         tensor=name,
         ranks=[rank.rank for rank in view.trace.ranks],

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from dist_checks.judging.losses import Loss, losses
+from dist_checks.judging.signatures import in_numbers
 from dist_checks.judging.tolerance import Rule, within
 from dist_checks.judging.verdict import Finding
 from dist_checks.judging.view import RungView, Writer
@@ -58,9 +59,10 @@ def _compared(view: RungView, writer: Writer, mine: dict[int, Loss]) -> Finding 
             )
         observed, allowed = _distance(view, a, b, single.get(step))
         if not within(observed, allowed):
+            words = in_numbers(view, step, a.mean / b.mean, allowed) if b.mean else ""
             return writer.failed(
                 f"loss {a.mean:.6g} at step {step}, {view.yard.rung.id} has {b.mean:.6g}: {observed:.1e} off, "
-                f"{allowed:.1e} allowed",
+                f"{allowed:.1e} allowed" + (f"; {words}" if words else ""),
                 step=step,
                 observed=observed,
                 allowed=allowed,

@@ -1,0 +1,264 @@
+"""Blame finds what was planted: minimal sets of axes, or what else is at fault."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny_world import rung
+
+from dist_checks.axes import SPEC, Axis, Setting
+from dist_checks.judging.blame import Outcome, blame
+from dist_checks.judging.verdict import Blamed, Explanation, Finding, Status
+from dist_checks.rung import Role, Rung
+
+VALUES: dict[Axis, tuple[Any, ...]] = {
+    Axis.DP_REPLICATE: (3,),
+    Axis.DP_SHARD: (2,),
+    Axis.TP: (2, 4),
+    Axis.SP: (True,),
+    Axis.ACCUM: (5,),
+    Axis.PRECISION: ("bf16",),
+}
+
+
+def every_setting() -> list[Setting]:
+    choices = [[(axis, value) for value in (SPEC[axis].off, *values)] for axis, values in VALUES.items()]
+    found = {Setting(dict(each)) for each in itertools.product(*choices)}
+    return sorted((s for s in found if Axis.SP not in s or Axis.TP in s), key=lambda s: (len(s), s.name))
+
+
+EVERYTHING = every_setting()
+
+
+def finding(rung: Rung, status: Status = Status.FAIL, **fields: Any) -> Finding:
+    given = {"check": "gradients", "message": "off", "step": 0} | fields
+    return Finding(rung=rung.id, status=status, **given)
+
+
+def outcome(rung: Rung, status: Status = Status.PASS, on: tuple[str, ...] = ("h",), **fields: Any) -> Outcome:
+    """Of a rung that ran on the hosts ``on``, with one finding."""
+    return Outcome(rung=rung, findings=(finding(rung, status, **fields),), hosts=on)
+
+
+def ladder(
+    failing: Iterable[Mapping[str, Any]], settings: Iterable[Setting] = EVERYTHING, **other: Any
+) -> list[Outcome]:
+    """Every setting that has all of one of ``failing`` on fails; ``other`` are statuses by rung id."""
+    bad = [Setting(each) for each in failing]
+    out = []
+    for each in settings:
+        fails = any(one.items() <= each.items() for one in bad)
+        status = other.get(each.name, Status.FAIL if fails else Status.PASS)
+        out.append(outcome(rung(dict(each)), status))
+    return out
+
+
+def test_one_axis_alone_and_two_only_together() -> None:
+    verdict = blame(ladder([{"tp": 2}, {"tp": 4}, {"dp_replicate": 3, "accum": 5}]))
+    assert verdict.sentence == "FAIL broken: tp (alone); dp_replicate x accum (only together)"
+    assert verdict.blamed is Blamed.AXIS
+    first, second = verdict.broken
+    assert (first.axes, first.decided, first.first.rung) == (["tp"], True, "tp2")
+    assert second.axes == ["accum", "dp_replicate"]
+    assert second.setting.to_json() == {"dp_replicate": 3, "accum": 5}
+    assert "tp2+accum5" in first.rungs
+    assert "dp_replicate3+accum5" in second.rungs
+
+
+def test_an_axis_that_cannot_stand_alone() -> None:
+    verdict = blame(ladder([{"sp": True}]))
+    assert verdict.sentence == "FAIL broken: sp (alone)"
+    assert verdict.broken[0].first.rung == "tp2+sp"
+
+
+def test_a_degree_that_fails_where_another_passes() -> None:
+    verdict = blame(ladder([{"tp": 4}]))
+    assert verdict.sentence == "FAIL broken: tp (alone; 4 fails, 2 passes)"
+    assert verdict.broken[0].setting.to_json() == {"tp": 4}
+
+
+def test_a_neighbour_that_was_lost_leaves_it_undecided() -> None:
+    verdict = blame(ladder([{"dp_replicate": 3, "accum": 5}], accum5=Status.INCONCLUSIVE))
+    (broken,) = [broken for broken in verdict.broken if not broken.decided]
+    assert verdict.status is Status.FAIL
+    assert "not decided: accum5 is inconclusive" in verdict.sentence
+    assert broken.axes == ["accum"]  # without dp_replicate nothing is known; without accum it passes
+
+
+def test_a_neighbour_that_was_not_run_leaves_it_undecided() -> None:
+    wanted = [Setting(), Setting({"dp_replicate": 3}), Setting({"dp_replicate": 3, "accum": 5})]
+    verdict = blame(ladder([{"dp_replicate": 3, "accum": 5}], wanted))
+    assert verdict.sentence == "FAIL broken: accum (not decided: accum5 was not run)"
+    assert not verdict.broken[0].decided
+
+
+def test_a_single_that_fails_comes_first() -> None:
+    verdict = blame(ladder([{}]))
+    assert verdict.blamed is Blamed.RECIPE
+    assert verdict.broken == ()
+    assert verdict.sentence.startswith("FAIL broken: the recipe on one device (gradients of single)")
+
+
+def test_numbers_that_fail_on_one_device_are_an_axis() -> None:
+    verdict = blame(ladder([{"precision": "bf16"}]))
+    assert verdict.sentence == "FAIL broken: precision (alone; in bf16)"
+    assert verdict.broken[0].setting.to_json() == {"precision": "bf16"}
+    assert "tp2+bf16" in verdict.broken[0].rungs
+
+
+def test_axes_that_break_only_in_narrow_numbers() -> None:
+    verdict = blame(ladder([{"tp": 2, "precision": "bf16"}]))
+    assert verdict.sentence == "FAIL broken: tp x precision (only together; in bf16)"
+
+
+def test_the_plain_single_of_a_native_matrix_is_judged_by_the_truth() -> None:
+    truth = rung({"precision": "fp64"}, truth=None)
+    plain = rung(precision="fp32", truth=truth.id)
+    other = rung({"tp": 2}, precision="fp32", reference=plain.id, truth=truth.id)
+    verdict = blame([outcome(truth), outcome(plain, Status.FAIL), outcome(other, Status.FAIL)])
+    assert verdict.sentence == "FAIL broken: precision (alone; in fp32)"
+
+
+# Others than axes
+
+
+def test_the_launcher() -> None:
+    one, two = rung(), rung({"tp": 2})
+    verdict = blame([outcome(one), outcome(two, Status.FAIL, check="launch", blames=Blamed.LAUNCHER)])
+    assert (verdict.blamed, verdict.broken) == (Blamed.LAUNCHER, ())
+    assert verdict.sentence == "FAIL broken: the launcher (launch of tp2)"
+
+
+def test_a_race_is_no_fault_of_an_axis() -> None:
+    one, two = rung(), rung({"tp": 2})
+    again = rung({"tp": 2}, id="tp2@again", role=Role.TWIN, twin_of="tp2")
+    race = outcome(again, Status.FAIL, check="twins", blames=Blamed.RACE, step=3, tensor="w")
+    verdict = blame([outcome(one), outcome(two, Status.FAIL), race])
+    assert (verdict.blamed, verdict.broken) == (Blamed.RACE, ())
+    assert verdict.sentence == "FAIL broken: a race (tp2 differs from its own rerun at step 3 in w)"
+
+
+def test_a_twin_that_fails_as_its_rung_does_accuses_nobody() -> None:
+    two = rung({"tp": 2})
+    again = rung({"tp": 2}, id="tp2@again", role=Role.TWIN, twin_of="tp2")
+    verdict = blame([outcome(rung()), outcome(two, Status.FAIL), outcome(again, Status.FAIL)])
+    assert verdict.sentence == "FAIL broken: tp (alone)"
+
+
+def test_a_host_that_fails_under_axes_with_nothing_in_common() -> None:
+    both = ("n1", "n2")
+    outcomes = [outcome(rung(), on=("n1",))]
+    for setting in ({"dp_replicate": 3}, {"dp_shard": 2}):
+        outcomes.append(outcome(rung(setting), Status.FAIL, both, check="samples", hosts=("n2",)))
+    verdict = blame(outcomes)
+    assert (verdict.blamed, verdict.broken) == (Blamed.HOST, ())
+    assert verdict.sentence == "FAIL broken: host n2 (wherever it takes part: dp_replicate3, dp_shard2)"
+
+
+def test_one_failing_rung_is_not_yet_a_host() -> None:
+    failing = outcome(rung({"tp": 2}), Status.FAIL, ("n1", "n2"))
+    assert blame([outcome(rung()), failing]).blamed is Blamed.AXIS
+
+
+# What is not a pass
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "sentence"),
+    [
+        ([], "INCONCLUSIVE no rung was run"),
+        ([outcome(rung())], "INCONCLUSIVE one device alone: there was nothing to compare it with"),
+        (
+            [outcome(rung()), outcome(rung({"tp": 2}), Status.INCONCLUSIVE, check="completes")],
+            "INCONCLUSIVE 0 of 1 rung equal to one device; not decided: tp2 (completes)",
+        ),
+        (
+            [outcome(rung()), outcome(rung({"tp": 2}), Status.SKIP)],
+            "INCONCLUSIVE 0 of 1 rung equal to one device; not decided: tp2 (gradients)",
+        ),
+        ([Outcome(rung=rung({"tp": 2}), findings=())], "INCONCLUSIVE 0 of 1 rung equal to one device; not decided: "),
+    ],
+    ids=["no rungs", "only the truth", "lost", "all skipped", "no findings"],
+)
+def test_absence_is_never_a_pass(outcomes: list[Outcome], sentence: str) -> None:
+    verdict = blame(outcomes)
+    assert verdict.status is Status.INCONCLUSIVE
+    assert verdict.sentence.startswith(sentence)
+
+
+def test_pass() -> None:
+    assert blame(ladder([], [Setting(), Setting({"tp": 2}), Setting({"accum": 5})])).sentence == (
+        "PASS 2 rungs equal to one device"
+    )
+    narrow = [outcome(rung()), outcome(rung({"precision": "bf16"}))]
+    assert blame(narrow).sentence == "PASS 1 single equal to float64 up to rounding"
+
+
+def test_a_lost_neighbour_that_nobody_asked_for_is_no_matter_where_all_passes() -> None:
+    lost = rung({"accum": 5}, planned=False)
+    outcomes = [outcome(rung()), outcome(rung({"tp": 2})), outcome(lost, Status.INCONCLUSIVE)]
+    assert blame(outcomes).status is Status.PASS
+
+
+# The first finding
+
+
+def test_the_first_finding_is_the_cause_not_the_effect() -> None:
+    two = rung({"tp": 2})
+    findings = (
+        finding(two, check="completes", step=3),
+        finding(two, check="gradients", step=1),
+        finding(two, check="updates", step=0),
+        finding(two, check="forward", step=1),
+        finding(two, check="samples", step=0, status=Status.PASS),
+    )
+    first = Outcome(rung=two, findings=findings).first
+    assert first is not None
+    assert first.check == "updates"
+
+
+def test_the_explanation_of_the_same_step_is_told_with_the_first_finding() -> None:
+    two = rung({"tp": 2})
+    explanation = Explanation(sentence="twice", before=1.0, after=0.0)
+    findings = (finding(two, check="forward"), finding(two, check="gradients", explanation=explanation))
+    verdict = blame([outcome(rung()), Outcome(rung=two, findings=findings)])
+    assert verdict.broken[0].to_json()["explanation"] == "twice"
+    assert verdict.broken[0].to_json()["check"] == "forward"
+
+
+# Any planted set is found
+
+
+@st.composite
+def planted(draw: st.DrawFn) -> list[Setting]:
+    """One to three sets of axes with values, none of which contains another, each of which some rung can have."""
+    sets: list[Setting] = []
+    for _ in range(draw(st.integers(1, 3))):
+        axes = draw(st.sets(st.sampled_from([*VALUES]), min_size=1, max_size=3))
+        # sp cannot be on without tp: a fault of both is a fault of sp, or one of sp at a degree of tp.
+        if Axis.SP in axes:
+            axes -= {Axis.TP}
+        new = Setting({axis: draw(st.sampled_from(VALUES[axis])) for axis in axes})
+        if not any(new.items() <= old.items() or old.items() <= new.items() for old in sets):
+            sets.append(new)
+    return sets
+
+
+@given(planted())
+@settings(max_examples=60, deadline=None)
+def test_blame_finds_exactly_what_was_planted(sets: list[Setting]) -> None:
+    verdict = blame(ladder([dict(each) for each in sets]))
+    assert verdict.blamed is Blamed.AXIS
+    assert all(broken.decided for broken in verdict.broken)
+    assert {frozenset(broken.setting) for broken in verdict.broken} == {frozenset(each) for each in _minimal(sets)}
+
+
+def _minimal(sets: list[Setting]) -> list[Setting]:
+    """Narrow numbers that are wrong on one device hide what needs them: nothing above such a single counts."""
+    narrow = Setting({"precision": "bf16"})
+    return [each for each in sets if each == narrow or narrow not in sets or Axis.PRECISION not in each]
