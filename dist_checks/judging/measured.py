@@ -17,27 +17,29 @@ def comparable(view: RungView) -> bool:
 
 
 def sensitivity(view: RungView) -> dict[str, Any] | None:
-    """The smallest scale error of a first gradient that would have failed: of the tensor where the least is seen, and
-    of the one where the most is. A PASS means that much and no more. None where nothing was compared."""
+    """The smallest scale error of a first gradient that would have failed: of the tensor where the least is seen, of
+    the one in the middle, of the one where the most is needed. A PASS means that much and no more. None where nothing
+    was compared."""
     if not comparable(view) or not len(view.gradients):
         return None
     found = view.gradients
     first = found.step == found.step.min()
     # A tensor of rounding noise has no scale that could be wrong.
-    clear = first & np.isfinite(found.distance) & (found.norm > view.tolerance.share * found.total)
+    clear = first & np.isfinite(found.distance) & (found.norm > view.tolerance.share(found.step) * found.total)
     rows = np.flatnonzero(clear & np.isfinite(found.allowed))
     if not rows.size:
         return None
     # What is there already may point the other way.
     scale = (found.allowed[rows] + found.distance[rows]) / found.norm[rows]
-    coarse, fine = int(np.argmax(scale)), int(np.argmin(scale))
+    order = np.argsort(scale, kind="stable")
     out = {
         name: {"tensor": found.keys[int(rows[at])].name, "scale": float(scale[at])}
-        for name, at in (("coarsest", coarse), ("finest", fine))
+        for name, at in (("finest", order[0]), ("median", order[len(order) // 2]), ("coarsest", order[-1]))
     }
     sentence = (
-        f"any scale error above {_share(scale[coarse])} of any gradient at step {int(found.step[rows[0]])}, above "
-        f"{_share(scale[fine])} of {out['finest']['tensor']}"
+        f"any scale error at step {int(found.step[rows[0]])} above {_share(out['finest']['scale'])} of "
+        f"{out['finest']['tensor']}, above {_share(out['median']['scale'])} of half of the gradients, above "
+        f"{_share(out['coarsest']['scale'])} of any"
     )
     return {"check": "gradients", "sentence": sentence, "tensors": len(rows), **out}
 

@@ -84,12 +84,13 @@ class RungView:
 
     @cached_property
     def comparable_steps(self) -> tuple[int, ...]:
-        """BEFORE and the steps up to the first that a loss scaler skipped in one rung and not in another."""
+        """BEFORE and the steps up to the first that a loss scaler skipped in one rung and not in another, or that is
+        too late for a limit to mean anything."""
         sides = [side for side in (self.own, self.reference, self.truth) if side is not None and side.trace.ranks]
         last = max((step for side in sides for step in side.trace.steps), default=-1)
         steps = [BEFORE]
         for step in range(last + 2):  # a crash may leave digests of a step that never ended
-            if len({side.skipped(step) for side in sides}) > 1:
+            if len({side.skipped(step) for side in sides}) > 1 or not self.tolerance.judges(step):
                 break
             steps.append(step)
         return tuple(steps)

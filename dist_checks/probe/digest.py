@@ -51,8 +51,9 @@ NOTHING = Values(0, 0, 0, 0, 0.0, 0.0, (0.0,) * BUCKETS)
 
 def digest(x: Tensor, *, shape: Sequence[int] | None = None, offset: Sequence[int] | None = None) -> Values:
     """Digest of x, the box at `offset` of a full tensor of `shape`; by default x is the whole tensor."""
-    box = (x.shape if shape is None else shape, [0] * x.dim() if offset is None else offset)
-    return _values([_box_part(x, box)])[0]
+    if shape is None and offset is None:
+        return _values([_box_part(x, None)])[0]
+    return _values([_box_part(x, (x.shape if shape is None else shape, offset or [0] * x.dim()))])[0]
 
 
 def digest_flat(x: Tensor, *, shape: Sequence[int], start: int) -> Values:
@@ -86,17 +87,25 @@ class _Part:
 
 
 def _box_part(x: Tensor, box: tuple[Sequence[int], Sequence[int]] | None) -> _Part:
-    shape, offset = (tuple(x.shape), (0,) * x.dim()) if box is None else map(tuple, box)
-    if not len(shape) == len(offset) == x.dim() or any(
-        o < 0 or o + n > s for o, n, s in zip(offset, x.shape, shape, strict=True)
-    ):
-        raise ValueError(f"{list(x.shape)} at {list(offset)} is no box of a tensor of shape {list(shape)}")
+    if box is None:
+        shape, offset = tuple(x.shape), (0,) * x.dim()
+    else:
+        shape, offset = tuple(box[0]), tuple(box[1])
+        inside = len(shape) == len(offset) == x.dim() and all(
+            0 <= o <= s - n for o, n, s in zip(offset, x.shape, shape, strict=True)
+        )
+        if not inside:
+            raise ValueError(f"{list(x.shape)} at {list(offset)} is no box of a tensor of shape {list(shape)}")
     if x.is_complex():
         shape, offset = (*shape, 2), (*offset, 0)
     return _Part(x=_real(x), shape=shape, place=offset)
 
 
 def _real(x: Tensor) -> Tensor:
+    if hasattr(x, "to_local"):
+        raise ValueError("a DTensor has no digest, since that would communicate: take its local tensor and its box")
+    if x.layout != torch.strided:
+        raise ValueError(f"a digest needs a dense tensor, this one is {x.layout}")
     x = x.detach().resolve_conj().resolve_neg()
     if x.is_complex():
         return torch.view_as_real(x)
@@ -142,8 +151,9 @@ def _summed(parts: Sequence[_Part], *, careful: bool = False) -> list[Values]:
         first = parts[indices[0]]
         device = first.x.device
         for piece in pieces(_stacked([parts[i].x for i in indices]), first.shape, first.place):
+            elements = piece.x.numel() // len(indices)
             sums.setdefault(device, []).append(_sums(replace(piece, x=_finite(piece.x)) if careful else piece))
-            owners.setdefault(device, []).extend((i, piece.x[0].numel()) for i in indices)
+            owners.setdefault(device, []).extend((i, elements) for i in indices)
 
     totals: list[Values | None] = [None] * len(parts)
     for device in sums:
@@ -165,7 +175,7 @@ def _batches(parts: Sequence[_Part]) -> Iterator[list[int]]:
             alike.setdefault(key, []).append(i)
     for indices in alike.values():
         x = parts[indices[0]].x
-        together = max(1, min(most_blocks(x.device), 4 * chunk(x.device) // x.numel()))
+        together = max(1, min(most_blocks(x.device), chunk(x.device) // x.numel()))
         yield from (indices[i : i + together] for i in range(0, len(indices), together))
 
 
@@ -220,34 +230,30 @@ class _OfBlocks(NamedTuple):
 def _sums(piece: Piece) -> Tensor:
     """int64 [tensors, 4 + BUCKETS]: fingerprint, then the bits of float64: zeros, sum of squares, largest, sketch."""
     x = piece.x
-    dim = 0 if x.shape[0] > 1 else 1  # several tensors, or one
-    length = x.shape[dim]
-    step = max(1, chunk(x.device) * length // x.numel())
+    blocks = x.shape[1]
+    step = max(1, chunk(x.device) * blocks // x.numel())
     chunks = [
-        _of_blocks(x.narrow(dim, i, min(step, length - i)), piece.diagonal + i * dim, piece.column, piece.lanes)
-        for i in range(0, length, step)
+        _of_blocks(x.narrow(1, i, min(step, blocks - i)), piece.diagonal + i, piece.column, piece.lanes)
+        for i in range(0, blocks, step)
     ]
-    of_blocks = chunks[0] if len(chunks) == 1 else _OfBlocks(*(torch.cat(c, dim) for c in zip(*chunks, strict=True)))
+    of_blocks = chunks[0] if len(chunks) == 1 else _OfBlocks(*(torch.cat(c, 1) for c in zip(*chunks, strict=True)))
     return _summed_over_blocks(of_blocks, piece)
 
 
 def _of_blocks(x: Tensor, diagonal: int, column: int, lanes: int) -> _OfBlocks:
     """Of x [tensors, blocks, columns]: columns of its blocks from `column` on; `diagonal` as in Piece."""
-    # Two scratch buffers serve everything, so that they stay in the cache.
+    # Ordered for the cache: first a plain pass over x, then everything in two scratch buffers.
     x, words = _as_words(x, column)
-    fingerprint = _weigh(words, column * x.element_size() // WORD)
-
-    (_, blocks, columns), device = x.shape, x.device
     element, total = _dtypes(x.dtype)
-    if x.dtype != element:
-        x = scratch("converted", x.shape, element, device).copy_(x)
-    signed = scratch("product", x.shape, element, device)
-    zeros = torch.eq(x, 0, out=signed).sum(-1)  # as floats: bools are slower to write and to sum
-    highest, lowest = x.amax(-1), x.amin(-1)
-
-    torch.mul(x, signs(diagonal + column, blocks, columns, element, device), out=signed)
+    numbers = x if x.dtype == element else scratch("converted", x.shape, element, x.device).copy_(x)
+    highest, lowest = numbers.amax(-1), numbers.amin(-1)
+    fingerprint = _weigh(words, column * x.element_size() // WORD)
+    product = scratch("product", x.shape, element, x.device)
+    zeros = torch.eq(numbers, 0, out=product).sum(-1)  # as floats: bools are slower to write and to sum
+    plus_minus = signs(diagonal + column, x.shape[1], x.shape[2], element, x.device)
+    signed = torch.mul(numbers, plus_minus, out=product)
     if total != element:
-        signed = scratch("converted", x.shape, total, device).copy_(signed)
+        signed = scratch("converted", x.shape, total, x.device).copy_(signed)
     return _OfBlocks(
         fingerprint=fingerprint,
         lanes=_in_lanes(signed, lanes),
@@ -287,9 +293,9 @@ def _in_lanes(x: Tensor, lanes: int) -> Tensor:
     """[..., columns] -> [..., lanes]: sums of the columns that leave the same remainder."""
     count, rest = divmod(x.shape[-1], lanes)
     whole = x.shape[-1] - rest
-    sums = torch.unflatten(x[..., :whole], -1, (count, lanes)).sum(-2)
+    sums = torch.unflatten(x.narrow(-1, 0, whole), -1, (count, lanes)).sum(-2)
     if rest:
-        sums[..., :rest] += x[..., whole:]
+        sums.narrow(-1, 0, rest).add_(x.narrow(-1, whole, rest))
     return sums
 
 

@@ -60,12 +60,26 @@ def telling(report: Report) -> list[tuple[Finding, int]]:
     return sorted(first_of_each(sorted(met, key=order)), key=lambda item: order(item[0]))
 
 
+def first_and_rest(report: Report) -> tuple[list[tuple[Finding, int]], str]:
+    """What the verdict rests on, and one line that names what else does not pass: consequences, as a rule."""
+    met = telling(report)
+    rests_on = {broken.finding.key for broken in report.broken if broken.finding}
+    if not rests_on:
+        return met, ""
+    first = [item for item in met if item[0].key in rests_on]
+    rest: dict[str, list[str]] = {}
+    for finding, _ in met[len(first) :]:
+        rest.setdefault(finding.rung, []).append(finding.check)
+    parts = [f"{rung} ({words.listed(checks, most=6)})" for rung, checks in rest.items()]
+    return first, f"also not passing: {words.listed(parts, most=6)}" if parts else ""
+
+
 def would_have_seen(report: Report) -> str:
     """For each precision the smallest scale error that would have failed everywhere; empty where nothing is known."""
     coarsest: dict[str, tuple[float, str, str]] = {}
     for rung in report.rungs:
         error = rung.sensitivity.scale_error if rung.sensitivity else None
-        if rung.sensitivity and error is not None and not math.isnan(error):
+        if rung.status == "pass" and rung.sensitivity and error is not None and not math.isnan(error):
             entry = (error, rung.sensitivity.tensor, rung.id)
             coarsest[rung.precision] = max(coarsest.get(rung.precision, entry), entry)
     return "; ".join(

@@ -89,21 +89,23 @@ def _row(rung: Rung, view: Report, width: int) -> Text:
 
 
 def _findings(view: Report) -> list[Text]:
-    telling = lines.telling(view)
+    telling, rest = lines.first_and_rest(view)
     out = []
     for finding, more in telling[:MOST_FINDINGS]:
-        head, *rest = lines.three(finding, view)
-        if len(rest) > MOST_LINES:
-            rest = [*rest[: MOST_LINES - 2], f"... {len(rest) - MOST_LINES + 1} more lines", rest[-1]]
+        head, *body = lines.three(finding, view)
+        if len(body) > MOST_LINES:
+            body = [*body[: MOST_LINES - 2], f"... {len(body) - MOST_LINES + 1} more lines", body[-1]]
         text = Text(head)
         text.stylize(COLOURS[finding.status], 0, len(finding.status))
-        for line in rest:
+        for line in body:
             text.append(f"\n     {line}")
         if more:
             text.append(f"\n     and {words.count(more, 'more finding')} of this check in this rung", "dim")
         out.append(text)
     if (left := len(telling) - MOST_FINDINGS) > 0:
         out.append(Text(f"and {words.count(left, 'more check')}", style="dim"))
+    if rest:
+        out.append(Text(rest, style="dim"))
     return out
 
 

@@ -55,8 +55,8 @@ def small() -> None:
     xs = [torch.randn(64, 64) for _ in range(200)]
     took = seconds(stacked=lambda: digest_many(xs), one=lambda: [digest(x) for x in xs])
     print(
-        f"\n200 tensors of 4096 elements: {1e3 * took['stacked']:.1f} ms stacked, {1e3 * took['one']:.1f} ms one by one,"
-        f" {took['one'] / took['stacked']:.1f} times as long"
+        f"\n200 tensors of 4096 elements: {1e3 * took['stacked']:.1f} ms stacked, "
+        f"{1e3 * took['one']:.1f} ms one by one, {took['one'] / took['stacked']:.1f} times as long"
     )
 
 
