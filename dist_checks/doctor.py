@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from launch.local import LocalLauncher
-
 from dist_checks.session import DESCRIBE, PRELOAD
 from launch.base import Exit, Job, State
+from launch.local import LocalLauncher
 
 GIB = 2**30
 

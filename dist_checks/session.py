@@ -10,13 +10,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol
-
-from launch.local import LocalLauncher
 
 from dist_checks import plan as planning
 from dist_checks.judging.judge import report as judge_report
@@ -25,13 +23,16 @@ from dist_checks.matrix import ConfigError, Matrix, parse
 from dist_checks.plan import Plan
 from dist_checks.report import write_pages
 from dist_checks.selection import choose
-from launch.base import Job, Launcher, State
+from launch.base import Exit, Job, Launcher, State
+from launch.local import LocalLauncher
 
 ENTRY = "dist_checks.worker.entry:main"
 DESCRIBE = "dist_checks.worker.entry:describe"
 PRELOAD = ("dist_checks.worker.entry",)
 FLIGHT_RECORDS = "2000"
 """Collectives that torch's flight recorder keeps on each rank: what was really sent."""
+VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
+"""Rungs that run side by side see different devices."""
 CPU_PROCESSES = 8
 """Largest world where there are no accelerators: processes that share the cores."""
 
@@ -84,25 +85,30 @@ def run(
     fault: str | None = None,
     show: ShowProgress = silent,
     source: str | None = None,
+    launcher: Launcher | None = None,
 ) -> Outcome:
     """Run the ladder of a matrix and judge it. Results are in ``out``, by default ``runs/<time>_<name>``.
 
     ``select`` is an expression like pytest's ``-k``; ``failed_in`` a run whose failed rungs are run again; ``fault``
-    the id of a fault to plant on the ranks; ``source`` the text to keep as matrix.toml. Raises ConfigError for what the
-    user can put right. Interrupted by Ctrl-C, what had finished is judged.
+    the id of a fault to plant on the ranks; ``source`` the text to keep as matrix.toml; ``launcher`` one that is warm
+    already. Raises ConfigError for what the user can put right. Interrupted by Ctrl-C, what had finished is judged.
     """
     matrix = parse(matrix)
-    facts = describe(matrix)
-    plan = _choose(_plan(matrix, facts), select, failed_in)
-    folder = _new_folder(matrix, out)
-    _write_inputs(folder, matrix, plan, facts, source)
-    interrupted = False
-    with show(len(plan.rungs)) as progress:
-        launcher = _launcher(matrix, facts, lambda job: progress.started(job.name, job.world_size))
+    with ExitStack() as stack:
+        if launcher is None:
+            launcher, facts = _start(matrix, fault, stack)
+        else:
+            facts = describe(matrix, launcher, fault)
+        plan = _choose(_plan(matrix, facts), select, failed_in)
+        folder = _new_folder(matrix, out)
+        _write_inputs(folder, matrix, plan, facts, source)
+        progress = stack.enter_context(show(len(plan.rungs)))
+        interrupted = False
         try:
-            with launcher:
-                for exit in launcher.run(_jobs(matrix, plan, folder, fault)):
-                    progress.ended(exit.job, exit.state, exit.seconds)
+            for exit in launcher.run(
+                _jobs(matrix, plan, folder, fault), on_start=lambda job: progress.started(job.name, job.world_size)
+            ):
+                progress.ended(exit.job, exit.state, exit.seconds)
         except KeyboardInterrupt:
             interrupted = True
             progress.note("interrupted: judging what had finished")
@@ -112,7 +118,9 @@ def run(
 def plan(matrix: Matrix | Mapping[str, Any], *, select: str = "") -> Plan:
     """What :func:`run` would run. Starts one process, which describes the recipe."""
     matrix = parse(matrix)
-    return _choose(_plan(matrix, describe(matrix)), select, None)
+    with ExitStack() as stack:
+        _, facts = _start(matrix, None, stack)
+    return _choose(_plan(matrix, facts), select, None)
 
 
 def judge(folder: Path) -> dict[str, Any]:
@@ -142,8 +150,11 @@ def last_seconds(run: Path = Path("runs/latest")) -> dict[str, float]:
         return {}
 
 
-def describe(matrix: Matrix) -> planning.Facts:
-    """What the recipe and the devices are, asked in a process of its own: this one never imports torch."""
+def describe(matrix: Matrix, launcher: Launcher, fault: str | None = None) -> planning.Facts:
+    """What the recipe and the devices are, asked in a process of its own: this one never imports torch.
+
+    Raises ConfigError where the recipe cannot be used, or there is no such fault.
+    """
     with tempfile.TemporaryDirectory(prefix="dist-checks-") as temporary:
         folder = Path(temporary)
         job = Job(
@@ -151,15 +162,19 @@ def describe(matrix: Matrix) -> planning.Facts:
             folder=folder,
             world_size=1,
             entry=DESCRIBE,
-            payload=_payload(matrix, folder),
+            payload=_payload(matrix, folder, fault),
             deadline=matrix.launch.deadline,
         )
-        with LocalLauncher() as launcher:
-            (exit,) = launcher.run([job])
+        (exit,) = launcher.run([job])
         if exit.state is not State.DONE:
-            reason = exit.error.strip().splitlines() or [exit.state]
-            raise ConfigError(f"recipe: '{matrix.recipe}' cannot be used: {reason[-1]}")
+            raise ConfigError(_reason(exit))
         return planning.Facts.from_json(_read_json(folder / "recipe.json"))
+
+
+def _reason(exit: Exit) -> str:
+    """Of a process that ended with an error: the message alone where it is written for the user."""
+    lines = exit.error.strip().splitlines() or [str(exit.state)]
+    return lines[-1].removeprefix("ValueError: ")
 
 
 def _plan(matrix: Matrix, facts: planning.Facts) -> Plan:
@@ -184,31 +199,37 @@ def _choose(plan: Plan, select: str, failed_in: Path | None) -> Plan:
     return plan if chosen == set(ids) else plan.only(chosen)
 
 
-def _launcher(matrix: Matrix, facts: planning.Facts, on_start: Callable[[Job], None]) -> Launcher:
-    slots = matrix.launch.slots or facts.accelerators or os.cpu_count()
-    return LocalLauncher(slots=slots, preload=PRELOAD, on_start=on_start)
+def _start(matrix: Matrix, fault: str | None, stack: ExitStack) -> tuple[Launcher, planning.Facts]:
+    """A launcher for the devices that a first process of it has found."""
+    launcher = stack.enter_context(LocalLauncher(slots=matrix.launch.slots, preload=PRELOAD))
+    facts = describe(matrix, launcher, fault)
+    if facts.accelerators:
+        launcher.close()
+        slots = matrix.launch.slots or facts.accelerators
+        launcher = stack.enter_context(LocalLauncher(slots=slots, preload=PRELOAD, devices=VISIBLE_DEVICES))
+    return launcher, facts
 
 
 def _jobs(matrix: Matrix, plan: Plan, folder: Path, fault: str | None) -> Iterator[Job]:
     for rung in plan.rungs:
         own = folder / "rungs" / rung.id
-        payload = {**_payload(matrix, own), "rung": rung.to_json()}
         yield Job(
             name=rung.id,
             folder=own,
             world_size=rung.layout.world_size,
             entry=ENTRY,
-            payload=payload | ({"fault": fault} if fault else {}),
+            payload={**_payload(matrix, own, fault), "rung": rung.to_json()},
             env={"TORCH_FR_BUFFER_SIZE": FLIGHT_RECORDS},
             deadline=matrix.launch.deadline,
             cold=rung.cold,
         )
 
 
-def _payload(matrix: Matrix, folder: Path) -> dict[str, Any]:
+def _payload(matrix: Matrix, folder: Path, fault: str | None) -> dict[str, Any]:
     train = asdict(matrix.train)
-    return {
-        "folder": str(folder),
+    planted = {"fault": fault} if fault else {}
+    return planted | {
+        "folder": str(folder.absolute()),
         "recipe": matrix.recipe,
         "options": matrix.options,
         "train": train | {"clip": train["clip"] or None},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum, auto
 from pathlib import Path
@@ -144,7 +144,7 @@ def _write(path: Path, values: dict[str, Any]) -> None:
 class Launcher(Protocol):
     """Starts jobs somewhere and says how each one ended."""
 
-    def run(self, jobs: Iterable[Job]) -> Iterator[Exit]:
+    def run(self, jobs: Iterable[Job], on_start: Callable[[Job], None] = ...) -> Iterator[Exit]:
         """The exits, in order of completion. Closing the iterator early ends every rank."""
         ...
 

@@ -26,25 +26,17 @@ class LocalLauncher:
     To be used from one thread. No new job starts while the caller is busy between two exits; deadlines are kept.
     """
 
-    def __init__(
-        self,
-        *,
-        slots: int | None = None,
-        preload: Sequence[str] = (),
-        on_start: Callable[[Job], None] | None = None,
-        devices: str = "",
-    ) -> None:
+    def __init__(self, *, slots: int | None = None, preload: Sequence[str] = (), devices: str = "") -> None:
         """`slots`: how many ranks may run at a time; by default one per CPU that this process may use.
 
-        `preload`: modules that are imported once, before ranks are forked. `on_start`: called when the ranks of a job
-        have been asked for. `devices`: a variable that limits which devices a process sees (CUDA_VISIBLE_DEVICES); each
-        slot is then one device, and jobs that run side by side see different ones.
+        `preload`: modules that are imported once, before ranks are forked. `devices`: a variable that limits which
+        devices a process sees (CUDA_VISIBLE_DEVICES); each slot is then one device, and jobs that run side by side see
+        different ones.
         """
         self._slots = len(os.sched_getaffinity(0)) if slots is None else slots
         if self._slots < 1:
             raise ValueError(f"slots ({slots}) must be at least 1")
         self._preload = tuple(preload)
-        self._on_start = on_start or (lambda job: None)
         self._variable = devices
         self._devices = _seen(devices, self._slots) if devices else []
         self._agent: LocalAgent | None = None
@@ -66,8 +58,8 @@ class LocalLauncher:
             self._agent.close(PATIENCE)
             self._agent = None
 
-    def run(self, jobs: Iterable[Job]) -> Iterator[Exit]:
-        """The exits, in order of completion.
+    def run(self, jobs: Iterable[Job], on_start: Callable[[Job], None] = lambda job: None) -> Iterator[Exit]:
+        """The exits, in order of completion. `on_start` is called when the ranks of a job have been asked for.
 
         Raises ValueError for jobs that cannot run together; LaunchError, when iterated, if no rank can be started at
         all. Closing the iterator early, or an exception out of it, ends all ranks; unfinished jobs are CANCELLED.
@@ -78,7 +70,7 @@ class LocalLauncher:
                 raise ValueError(f"several jobs have the same {what}: {', '.join(twice)}")
         if (exits := self._exits()) is not None and inspect.getgeneratorstate(exits) != inspect.GEN_CLOSED:
             raise ValueError("this launcher is running jobs already: finish or close that run first")
-        exits = _Run(self, given).exits()
+        exits = _Run(self, given, on_start).exits()
         self._exits = weakref.ref(exits)  # weak, so that a loop that is left early closes it
         return exits
 
@@ -86,8 +78,8 @@ class LocalLauncher:
 class _Run:
     """One call of `run`."""
 
-    def __init__(self, launcher: LocalLauncher, jobs: Sequence[Job]) -> None:
-        self._launcher = launcher
+    def __init__(self, launcher: LocalLauncher, jobs: Sequence[Job], on_start: Callable[[Job], None]) -> None:
+        self._launcher, self._on_start = launcher, on_start
         self._waiting = Waiting(jobs, launcher._slots)
         self._running: dict[str, Outcome] = {}  # by name of the job
         self._taken: dict[str, list[int]] = {}  # slots
@@ -141,7 +133,7 @@ class _Run:
                     "cold": job.cold,
                 }
             )
-            self._launcher._on_start(job)
+            self._on_start(job)
 
     def _devices_of(self, slots: list[int]) -> dict[str, str]:
         launcher = self._launcher

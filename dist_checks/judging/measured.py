@@ -32,15 +32,15 @@ def sensitivity(view: RungView) -> dict[str, Any] | None:
     # What is there already may point the other way.
     scale = (found.allowed[rows] + found.distance[rows]) / found.norm[rows]
     order = np.argsort(scale, kind="stable")
-    out = {
-        name: {"tensor": found.keys[int(rows[at])].name, "scale": float(scale[at])}
-        for name, at in (("finest", order[0]), ("median", order[len(order) // 2]), ("coarsest", order[-1]))
-    }
+    at = {"finest": order[0], "median": order[len(order) // 2], "coarsest": order[-1]}
+    fine, half, coarse = (_share(float(scale[row])) for row in at.values())
+    names = {name: found.keys[int(rows[row])].name for name, row in at.items()}
+    step = int(found.step[rows[0]])
     sentence = (
-        f"any scale error at step {int(found.step[rows[0]])} above {_share(out['finest']['scale'])} of "
-        f"{out['finest']['tensor']}, above {_share(out['median']['scale'])} of half of the gradients, above "
-        f"{_share(out['coarsest']['scale'])} of any"
+        f"any scale error above {fine} of {names['finest']} at step {step}, above {half} of half of the gradients, above "
+        f"{coarse} of any"
     )
+    out = {name: {"tensor": names[name], "scale": float(scale[row])} for name, row in at.items()}
     return {"check": "gradients", "sentence": sentence, "tensors": len(rows), **out}
 
 

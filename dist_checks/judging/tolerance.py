@@ -95,10 +95,12 @@ class Tolerance:
         and how large that is depends on the others."""
         step = np.maximum(step, 0)
         if self.rule is Rule.TRUTH:
-            # Measured on a small GPT in bf16 and fp16: nothing at step 0, where the spread says it all; up to eps / 10000
+            # Measured on a small GPT in bf16 and fp16: nothing at step 0, where the spread says it all; eps / 10000
             # from step 4 on, where the gradients of queries and keys fall to a millionth of the others.
-            return self.eps * np.minimum(1.5**step / 2048, 1 / 64)
-        return {Rule.REFERENCE: 16.0, Rule.ROUNDING: 1 / 64}[self.rule] * self.eps * self.growth**step
+            factor = np.minimum(1.5**step / 2048, 1 / 64)
+        else:
+            factor = {Rule.REFERENCE: 16.0, Rule.ROUNDING: 1 / 64}[self.rule] * self.growth**step
+        return np.asarray(self.eps * factor, np.float64)
 
     def judges(self, step: int) -> bool:
         """Whether a limit at this step means anything: later ones are for the curve as a whole."""

@@ -7,16 +7,18 @@ by its block b and its column j inside the block. With h(b) a hash of the block'
 fingerprint = sum over b, k of  odd(h(b)) * weight(k) * (u + (u >> 33))  mod 2**64, where u is the k-th 8-byte word of
     the block's bytes as a signed integer and weight(k) is odd. Without u >> 33 an even number of flipped top bits would
     cancel, as odd * 2**63 is the same for every odd number; and it must be added, not xor-ed, so that a word that is
-    cut (its other elements read as zeros) is the sum of its parts.
+    cut (its other elements read as zeros) is the sum of its parts. Parts of a tensor add up exactly.
 
-sketch[(j mod lanes + lanes * d) mod 64] += sign(h(b)) * sign(d + j) * x[b, j], where d = row + segment of the block and
-    lanes is a prime number, 67 as a rule. Elements that follow each other along a row, down a column, from block to
-    block or from one short row to the next inside a block all go through the buckets. The sketch is linear, and the
-    length of the difference of two sketches estimates the length of the difference of the tensors, with a spread near
-    1 / sqrt(2 * 64) (count sketch: Charikar, Chen and Farach-Colton, 2002).
+sketch[(j mod lanes + lanes * d) mod 64] += sign(h(b)) * sign((d + j) mod 4096) * x[b, j], where d = row + segment of
+    the block and lanes is 67, or 71 where 67 divides the width of short rows, side by side in a block. Elements
+    that follow each other along a row, down a column, from block to block or from one short row to the next all go
+    through the buckets. The sketch is linear, and the length of the difference of two sketches estimates the length of
+    the difference of the tensors, with a spread near 1 / sqrt(2 * 64) (count sketch: Charikar, Chen and Farach-Colton,
+    2002).
 
 statistics: number of elements, zeros and non-finite values, sum of squares and largest magnitude of the finite ones.
-    Non-finite values count as 0 in the sketch too. Sums are float64; float32 inside a block for floats of 1 or 2 bytes.
+    Non-finite values count as 0 in the sketch too. Sums are float64; float32 inside a block for floats of 1 or 2 bytes,
+    so that parts add up to about 1e-15 and 1e-7 of the length of the tensor.
 
 A complex tensor is read as real and imaginary parts (two elements each), a bool as 0 and 1.
 
@@ -26,23 +28,21 @@ and waits for an accelerator once a call, once more where non-finite values are 
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from dist_checks.probe._blocks import Piece, Shape, pieces
-from dist_checks.probe._tables import block_hashes, chunk, is_cpu, most_blocks, scratch, sign_of, signs, word_weights
+from dist_checks.probe._blocks import Shape, pieces
+from dist_checks.probe._sums import Dtypes, sums
+from dist_checks.probe._tables import chunk, most_blocks, scratch
 from dist_checks.trace import BUCKETS, Values, add
 
 __all__ = ["digest", "digest_flat", "digest_many"]
-
-WORD = 8
-"""Bytes."""
 
 NOTHING = Values(0, 0, 0, 0, 0.0, 0.0, (0.0,) * BUCKETS)
 
@@ -50,7 +50,10 @@ NOTHING = Values(0, 0, 0, 0, 0.0, 0.0, (0.0,) * BUCKETS)
 
 
 def digest(x: Tensor, *, shape: Sequence[int] | None = None, offset: Sequence[int] | None = None) -> Values:
-    """Digest of x, the box at `offset` of a full tensor of `shape`; by default x is the whole tensor."""
+    """Digest of x, the box at `offset` of a full tensor of `shape`; by default x is the whole tensor.
+
+    ValueError where x does not lie inside the full tensor, is not dense, or is a DTensor.
+    """
     if shape is None and offset is None:
         return _values([_box_part(x, None)])[0]
     return _values([_box_part(x, (x.shape if shape is None else shape, offset or [0] * x.dim()))])[0]
@@ -133,7 +136,7 @@ def _values(parts: Sequence[_Part]) -> list[Values]:
 def _is_doubtful(values: Values, dtype: torch.dtype) -> bool:
     """True where the sums met a NaN or an infinity, or squares overflowed, or vanished in float32."""
     if values.sum_squares < 1e-25:
-        return values.largest > 0 and _dtypes(dtype).total == torch.float32
+        return values.largest > 0 and Dtypes.of(dtype).total == torch.float32
     return not math.isfinite(values.sum_squares)
 
 
@@ -145,19 +148,18 @@ def _finite(x: Tensor) -> Tensor:
 @torch.no_grad()
 def _summed(parts: Sequence[_Part], *, careful: bool = False) -> list[Values]:
     """The values of each part; where `careful`, of its finite elements, and slower."""
-    sums: dict[torch.device, list[Tensor]] = {}
-    owners: dict[torch.device, list[tuple[int, int]]] = {}
+    packed: defaultdict[torch.device, list[Tensor]] = defaultdict(list)
+    owners: defaultdict[torch.device, list[tuple[int, int]]] = defaultdict(list)  # of each row: which part, elements
     for indices in _batches(parts):
         first = parts[indices[0]]
         device = first.x.device
         for piece in pieces(_stacked([parts[i].x for i in indices]), first.shape, first.place):
-            elements = piece.x.numel() // len(indices)
-            sums.setdefault(device, []).append(_sums(replace(piece, x=_finite(piece.x)) if careful else piece))
-            owners.setdefault(device, []).extend((i, elements) for i in indices)
+            packed[device].append(sums(replace(piece, x=_finite(piece.x)) if careful else piece))
+            owners[device] += itertools.product(indices, [piece.x.numel() // len(indices)])
 
     totals: list[Values | None] = [None] * len(parts)
-    for device in sums:
-        for (i, elements), fetched in zip(owners[device], _fetched(sums[device]), strict=True):
+    for device in packed:
+        for (i, elements), fetched in zip(owners[device], _fetched(packed[device]), strict=True):
             values, total = fetched._replace(elements=elements), totals[i]
             totals[i] = values if total is None else add(total, values)
     return [
@@ -168,11 +170,10 @@ def _summed(parts: Sequence[_Part], *, careful: bool = False) -> list[Values]:
 
 def _batches(parts: Sequence[_Part]) -> Iterator[list[int]]:
     """Indices of parts that can share a pass; empty parts need none."""
-    alike: dict[object, list[int]] = {}
+    alike: defaultdict[object, list[int]] = defaultdict(list)
     for i, part in enumerate(parts):
         if part.x.numel():
-            key = (part.shape, part.place, part.x.shape, part.x.dtype, part.x.device)
-            alike.setdefault(key, []).append(i)
+            alike[part.shape, part.place, part.x.shape, part.x.dtype, part.x.device].append(i)
     for indices in alike.values():
         x = parts[indices[0]].x
         together = max(1, min(most_blocks(x.device), chunk(x.device) // x.numel()))
@@ -187,11 +188,11 @@ def _stacked(xs: list[Tensor]) -> Tensor:
     return torch.stack(xs, out=scratch("stack", torch.Size((len(xs), *x.shape)), x.dtype, x.device))
 
 
-def _fetched(sums: list[Tensor]) -> Iterator[Values]:
-    """What :func:`_sums` packed, less the number of elements. This is the moment that waits for an accelerator."""
-    packed = torch.cat(sums).cpu()
-    fingerprints = packed[:, 0].tolist()
-    numbers = packed[:, 1:].view(torch.float64).tolist()
+def _fetched(packed: list[Tensor]) -> Iterator[Values]:
+    """What :func:`sums` packed; elements are left to the caller. This is the moment that waits for an accelerator."""
+    rows = torch.cat(packed).cpu()
+    fingerprints = rows[:, 0].tolist()
+    numbers = rows[:, 1:].view(torch.float64).tolist()
     for fingerprint, (zeros, sum_squares, largest, *sketch) in zip(fingerprints, numbers, strict=True):
         yield Values(fingerprint % 2**64, 0, int(zeros), 0, sum_squares, largest, tuple(sketch))
 
@@ -200,119 +201,3 @@ def _without_padding(values: Values, elements: int) -> Values:
     """Takes out the zeros in which a box that cuts short rows was embedded."""
     padding = values.elements - elements
     return values._replace(elements=elements, zeros=values.zeros - padding) if padding else values
-
-
-# ------------------------------------------------------------------------------------------------------ the arithmetic
-
-
-class _Dtypes(NamedTuple):
-    element: torch.dtype  # holds every element exactly
-    total: torch.dtype  # of sums inside a block
-
-
-def _dtypes(dtype: torch.dtype) -> _Dtypes:
-    if dtype.is_floating_point and dtype.itemsize <= 2:
-        return _Dtypes(torch.float32, torch.float32)
-    return _Dtypes(torch.float32 if dtype == torch.float32 else torch.float64, torch.float64)
-
-
-class _OfBlocks(NamedTuple):
-    """What is known of each block before blocks are summed: [tensors, blocks] each, but for the lanes."""
-
-    fingerprint: Tensor  # without the block's own weight
-    lanes: Tensor  # [tensors, blocks, lanes], the sketch without the block's own sign and place
-    length: Tensor  # square root of the sum of squares
-    highest: Tensor
-    lowest: Tensor
-    zeros: Tensor
-
-
-def _sums(piece: Piece) -> Tensor:
-    """int64 [tensors, 4 + BUCKETS]: fingerprint, then the bits of float64: zeros, sum of squares, largest, sketch."""
-    x = piece.x
-    blocks = x.shape[1]
-    step = max(1, chunk(x.device) * blocks // x.numel())
-    chunks = [
-        _of_blocks(x.narrow(1, i, min(step, blocks - i)), piece.diagonal + i, piece.column, piece.lanes)
-        for i in range(0, blocks, step)
-    ]
-    of_blocks = chunks[0] if len(chunks) == 1 else _OfBlocks(*(torch.cat(c, 1) for c in zip(*chunks, strict=True)))
-    return _summed_over_blocks(of_blocks, piece)
-
-
-def _of_blocks(x: Tensor, diagonal: int, column: int, lanes: int) -> _OfBlocks:
-    """Of x [tensors, blocks, columns]: columns of its blocks from `column` on; `diagonal` as in Piece."""
-    # Ordered for the cache: first a plain pass over x, then everything in two scratch buffers.
-    x, words = _as_words(x, column)
-    element, total = _dtypes(x.dtype)
-    numbers = x if x.dtype == element else scratch("converted", x.shape, element, x.device).copy_(x)
-    highest, lowest = numbers.amax(-1), numbers.amin(-1)
-    fingerprint = _weigh(words, column * x.element_size() // WORD)
-    product = scratch("product", x.shape, element, x.device)
-    zeros = torch.eq(numbers, 0, out=product).sum(-1)  # as floats: bools are slower to write and to sum
-    plus_minus = signs(diagonal + column, x.shape[1], x.shape[2], element, x.device)
-    signed = torch.mul(numbers, plus_minus, out=product)
-    if total != element:
-        signed = scratch("converted", x.shape, total, x.device).copy_(signed)
-    return _OfBlocks(
-        fingerprint=fingerprint,
-        lanes=_in_lanes(signed, lanes),
-        length=torch.linalg.vector_norm(signed, dim=-1),
-        highest=highest,
-        lowest=lowest,
-        zeros=zeros,
-    )
-
-
-def _as_words(x: Tensor, column: int) -> tuple[Tensor, Tensor]:
-    """x and its 8-byte words as int64; a copy of x with zeros around it where memory does not hold whole words."""
-    in_word = WORD // x.element_size()
-    before, after = column % in_word, -(column + x.shape[-1]) % in_word
-    steps = (x.storage_offset(), *x.stride()[:-1])
-    if not before and not after and x.stride(-1) == 1 and not any(step % in_word for step in steps):
-        return x, x.view(torch.int64)
-    shape = torch.Size((*x.shape[:-1], before + x.shape[-1] + after))
-    around = scratch("around", shape, x.dtype, x.device)
-    if before or after:
-        around.zero_()
-    return around.narrow(-1, before, x.shape[-1]).copy_(x), around.view(torch.int64)
-
-
-def _weigh(words: Tensor, first: int) -> Tensor:
-    """[tensors, blocks, words] -> [tensors, blocks]: sums of weight * (word + (word >> 33)), from word `first` on."""
-    device = words.device
-    weights = word_weights(first, words.shape[-1], device)
-    shifted = torch.bitwise_right_shift(words, 33, out=scratch("product", words.shape, torch.int64, device))
-    if is_cpu(device):
-        sums = torch.mv(words.flatten(0, 1), weights)
-        return sums.addmv_(shifted.flatten(0, 1), weights).view(words.shape[:2])
-    return shifted.add_(words).mul_(weights).sum(-1)  # integer matrix products do not exist there
-
-
-def _in_lanes(x: Tensor, lanes: int) -> Tensor:
-    """[..., columns] -> [..., lanes]: sums of the columns that leave the same remainder."""
-    count, rest = divmod(x.shape[-1], lanes)
-    whole = x.shape[-1] - rest
-    sums = torch.unflatten(x.narrow(-1, 0, whole), -1, (count, lanes)).sum(-2)
-    if rest:
-        sums.narrow(-1, 0, rest).add_(x.narrow(-1, whole, rest))
-    return sums
-
-
-def _summed_over_blocks(of_blocks: _OfBlocks, piece: Piece) -> Tensor:
-    """As :func:`_sums`."""
-    fingerprint, lanes, length, highest, lowest, zeros = of_blocks
-    hashes = block_hashes(piece.first, piece.step, lanes.shape[1], lanes.device)
-    fingerprint = (fingerprint * (hashes | 1)).sum(1, keepdim=True)
-
-    lanes = lanes * sign_of(hashes).double().unsqueeze(1)
-    if shift := piece.column % piece.lanes:
-        lanes = lanes.roll(shift, -1)
-    # Lanes of one block after another, read 64 at a time: each block begins lanes - 64 buckets after the one before.
-    line = lanes.flatten(1)
-    buckets = torch.unflatten(F.pad(line, (0, -line.shape[1] % BUCKETS)), 1, (-1, BUCKETS)).sum(1)
-    sketch = buckets.roll(piece.lanes * piece.diagonal % BUCKETS, -1)
-
-    largest = torch.maximum(highest.amax(1), -lowest.amin(1)).double()
-    statistics = torch.stack((zeros.sum(1, dtype=torch.float64), length.double().square().sum(1), largest), 1)
-    return torch.cat((fingerprint, statistics.view(torch.int64), sketch.view(torch.int64)), 1)

@@ -11,10 +11,12 @@ from typing import Any
 import torch
 import torch._dynamo  # optimizers and DTensor import it at first use: in a fork server it is paid for once
 
+import dist_checks.probe.recorder
 import dist_checks.recipes.gpt  # noqa: F401  # likewise
 from dist_checks.probe.probe import Probe
+from dist_checks.probe.record import Record
 from dist_checks.recipes import TrainSettings, load
-from dist_checks.rung import Rung
+from dist_checks.rung import Role, Rung
 from dist_checks.worker import mesh
 from dist_checks.worker.loop import Trainer
 
@@ -41,7 +43,8 @@ def main(payload: Mapping[str, Any]) -> None:
         "device": str(world.device),
         "coordinates": {axis.value: at for axis, at in world.layout.coordinates(world.rank).items()},
     }
-    attach = partial(Probe.attach, folder=Path(payload["folder"]), rank=world.rank, header=header)
+    record = Record(narrowing=rung.role is Role.SINGLE)
+    attach = partial(Probe.attach, folder=Path(payload["folder"]), rank=world.rank, header=header, record=record)
     Trainer(
         recipe=recipe,
         train=train,
@@ -75,6 +78,7 @@ def describe(payload: Mapping[str, Any]) -> None:
         "blocks": list(recipe.blocks(model)),
         "divisors": recipe.divisors(),
         "dropout": recipe.dropout,
+        "accelerators": torch.accelerator.device_count() if torch.accelerator.is_available() else 0,
     }
     folder = Path(payload["folder"])
     folder.mkdir(parents=True, exist_ok=True)

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 
 import torch
+from torch import Tensor
 
 from dist_checks.probe.digest import digest, digest_flat, digest_many
 
@@ -30,25 +31,26 @@ def seconds(**calls: Callable[[], object]) -> dict[str, float]:
 
 
 def large(megabytes: int) -> None:
-    x = torch.randn(megabytes * 1_000_000 // (4 * 4096), 4096)
-    half, double = x.bfloat16(), x.double()
-    columns, narrow = x[:, 1024:2048], x.view(-1, 256)
+    full = torch.randn(megabytes * 1_000_000 // (4 * 4096), 4096)
+    half, double = full.bfloat16(), full.double()
+    columns, narrow, flat = full[:, 1024:2048], full.view(-1, 256), full.view(-1)[1001:]
     offset = [0, 1024]
-    cases: dict[str, tuple[torch.Tensor, Callable[[], object]]] = {
-        "float32": (x, lambda: digest(x)),
+    cases: dict[str, tuple[Tensor, Callable[[], object]]] = {
+        "float32": (full, lambda: digest(full)),
         "float32, rows of 256": (narrow, lambda: digest(narrow)),
-        "float32, quarter of the columns": (columns, lambda: digest(columns, shape=x.shape, offset=offset)),
-        "float32, flat range": (x, lambda: digest_flat(x.view(-1)[:-1001], shape=x.shape, start=1001)),
+        "float32, quarter of the columns": (columns, lambda: digest(columns, shape=full.shape, offset=offset)),
+        "float32, flat range": (flat, lambda: digest_flat(flat, shape=full.shape, start=1001)),
         "bfloat16": (half, lambda: digest(half)),
         "float64": (double, lambda: digest(double)),
     }
-    print(f"{'GB/s':34}{'digest':>8}{'x.sum()':>9}{'x.double().sum()':>18}   digest against x.double().sum()")
-    for name, (tensor, call) in cases.items():
-        gigabytes = tensor.numel() * tensor.element_size() / 1e9
-        took = seconds(digest=call, sum=tensor.sum, double=lambda t=tensor: t.double().sum())  # type: ignore[misc]
-        rates = {key: gigabytes / value for key, value in took.items()}
-        ratio = took["double"] / took["digest"]
-        print(f"{name:34}{rates['digest']:8.2f}{rates['sum']:9.1f}{rates['double']:18.2f}   {ratio:.2f} times as fast")
+    print(f"{'GB/s, and seconds against the digest':38}{'digest':>8}{'x.sum()':>16}{'x.double().sum()':>20}")
+    for name, (x, call) in cases.items():
+        gigabytes = x.numel() * x.element_size() / 1e9
+        took = seconds(digest=call, sum=x.sum, double=lambda x=x: x.double().sum())  # type: ignore[misc]
+        rate = {key: gigabytes / value for key, value in took.items()}
+        ratio = {key: value / took["digest"] for key, value in took.items()}
+        others = f"{rate['sum']:8.1f} ({ratio['sum']:.3f}){rate['double']:12.2f} ({ratio['double']:.3f})"
+        print(f"{name:38}{rate['digest']:8.2f}{others}")
 
 
 def small() -> None:

@@ -160,8 +160,8 @@ def test_an_exception_on_start_ends_everything(job, tmp_path):
         wait_for(tmp_path, 2)
         raise RuntimeError("no")
 
-    with LocalLauncher(on_start=refuse) as launcher, pytest.raises(RuntimeError, match="no"):
-        list(launcher.run([job("sleep")]))
+    with LocalLauncher() as launcher, pytest.raises(RuntimeError, match="no"):
+        list(launcher.run([job("sleep")], on_start=refuse))
     assert_gone(recorded(tmp_path), seconds=0.5)
     assert state_in(tmp_path / "job") == "cancelled"
 

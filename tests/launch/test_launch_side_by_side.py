@@ -66,8 +66,8 @@ def test_jobs_overlap_and_never_exceed_the_slots(job, tmp_path):
         job("span", name=name, world_size=size, payload={"seconds": 0.3, "spans": str(folder), "name": name})
         for name, size in sizes.items()
     ]
-    with LocalLauncher(slots=3, on_start=lambda job: started.append(job.name)) as launcher:
-        exits = {exit.job: exit for exit in launcher.run(jobs)}
+    with LocalLauncher(slots=3) as launcher:
+        exits = {exit.job: exit for exit in launcher.run(jobs, on_start=lambda job: started.append(job.name))}
     assert {exit.state for exit in exits.values()} == {State.DONE}
     found = spans(folder)
     alone = {name: span for name, span in found.items() if name.startswith("f")}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
+import torch.distributed as dist
 from torch import nn
-from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 
 from dist_checks.axes import Axis
 from dist_checks.recipes.base import Recipe
@@ -26,13 +26,23 @@ def autocast(world: World) -> AbstractContextManager[object]:
     return torch.autocast(world.device.type, dtype=dtype) if dtype else nullcontext()
 
 
+class AgreeingScaler(torch.amp.GradScaler):
+    """A loss scaler whose ranks skip a step together.
+
+    The plain one leaves that to DTensor, which looks at the placements of the first gradient only: where that one is
+    replicated, the ranks of shards that overflowed would skip the step alone.
+    """
+
+    def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
+        super().unscale_(optimizer)
+        for found in self._per_optimizer_states[id(optimizer)]["found_inf_per_device"].values():
+            dist.all_reduce(found, op=dist.ReduceOp.MAX)
+
+
 def make_scaler(world: World) -> torch.amp.GradScaler | None:
     """The loss scaler of fp16; None for the other precisions, which have the range of float32."""
     if world.rung.precision != "fp16":
         return None
-    if world.degree(Axis.DP_SHARD) == 1 and world.degree(Axis.TP) == 1:
-        # Every rank holds every gradient, so all find the same overflows.
-        return torch.amp.GradScaler(world.device.type)
-    # Agrees over all ranks. The plain one leaves that to DTensor, which looks at the placements of the first gradient
-    # only: where that one is replicated, the ranks of shards that overflowed would skip the step alone.
-    return ShardedGradScaler(world.device.type, process_group=torch.distributed.group.WORLD)
+    sharded = world.degree(Axis.DP_SHARD) > 1 or world.degree(Axis.TP) > 1
+    # Under DDP alone every rank holds every gradient, so all find the same overflows.
+    return (AgreeingScaler if sharded else torch.amp.GradScaler)(world.device.type)
