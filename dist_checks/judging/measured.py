@@ -37,8 +37,8 @@ def sensitivity(view: RungView) -> dict[str, Any] | None:
     names = {name: found.keys[int(rows[row])].name for name, row in at.items()}
     step = int(found.step[rows[0]])
     sentence = (
-        f"any scale error above {fine} of {names['finest']} at step {step}, above {half} of half of the gradients, above "
-        f"{coarse} of any"
+        f"any scale error above {fine} of {names['finest']} at step {step}, above {half} of half of the gradients, "
+        f"above {coarse} of any"
     )
     out = {name: {"tensor": names[name], "scale": float(scale[row])} for name, row in at.items()}
     return {"check": "gradients", "sentence": sentence, "tensors": len(rows), **out}

@@ -16,18 +16,18 @@ _CUT = re.compile(
 )
 
 
-def phrases(count: int, longest: int) -> list[bytes]:
-    """The first ``count`` phrases, no two alike, of SHORTEST to ``longest`` bytes: longer ones are cut off.
+def phrases(count: int, longest: int, shortest: int = SHORTEST) -> list[bytes]:
+    """The first ``count`` phrases, no two alike, of ``shortest`` to ``longest`` bytes: longer ones are cut off.
 
     Raises ValueError when the manual has fewer.
     """
-    found = list(islice(_phrases(longest), count))
+    found = list(islice(_phrases(longest, shortest), count))
     if len(found) < count:
         raise ValueError(f"options.samples ({count}) must be at most {len(found)}: the built-in text has no more")
     return found
 
 
-def _phrases(longest: int) -> Iterator[bytes]:
+def _phrases(longest: int, shortest: int) -> Iterator[bytes]:
     seen: set[str] = set()
     for name in sorted(topics):
         for paragraph in topics[name].split("\n\n"):
@@ -35,6 +35,6 @@ def _phrases(longest: int) -> Iterator[bytes]:
                 continue
             for whole in _CUT.split(" ".join(paragraph.split())):
                 phrase = whole[:longest]
-                if len(phrase) >= SHORTEST and phrase.isascii() and phrase not in seen:
+                if len(phrase) >= shortest and phrase.isascii() and phrase not in seen:
                     seen.add(phrase)
                     yield phrase.encode()

@@ -1,0 +1,32 @@
+"""Whole ladders in tests: one warm launcher for all of them, since a fork server need not start twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ladders import Ladder
+
+from dist_checks import session
+from dist_checks.session import PRELOAD, Outcome
+from launch.local import LocalLauncher
+
+
+@pytest.fixture(scope="session")
+def launcher() -> Iterator[LocalLauncher]:
+    with LocalLauncher(preload=PRELOAD) as launcher:
+        yield launcher
+
+
+@pytest.fixture
+def ladder(launcher: LocalLauncher, tmp_path: Path) -> Ladder:
+    """Runs the values of ``axes`` and judges them; only what the test is about is on the ladder."""
+
+    def run(axes: dict[str, Any], *, fault: str | None = None, **matrix: Any) -> Outcome:
+        matrix = {"steps": 3, "launch": {"cold_twin": False, "deadline": 120.0}, **matrix, "axes": axes}
+        runs = len(list(tmp_path.iterdir()))
+        return session.run(matrix, out=tmp_path / f"run{runs}", fault=fault, launcher=launcher)
+
+    return run
