@@ -42,6 +42,8 @@ class Train:
     weight_decay: Annotated[float, Ge(0)] = 0.1
     clip: Annotated[float, Ge(0)] = 1.0
     """Largest norm of the gradient; 0 for no clipping."""
+    warmup: Annotated[int, Ge(0)] = 4
+    """Steps in which the learning rate grows linearly."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

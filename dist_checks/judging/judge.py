@@ -158,7 +158,7 @@ class _Bench:
         return True if str(Status.PASS) in told else None
 
     def _seeds(self, rung: Rung) -> dict[int, Seen]:
-        reference = self._rungs.get(str(rung.reference))
+        reference = self._rungs.get(str(rung.reference or rung.truth))
         if reference is None:
             return {}
         same = (r for r in self._rungs.values() if r.role is Role.SINGLE and r.setting == reference.setting)

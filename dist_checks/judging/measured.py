@@ -52,7 +52,8 @@ def _share(value: float) -> str:
 def series(view: RungView) -> dict[str, Any]:
     """Step by step: losses, and the gradient that is nearest to failing, or furthest beyond."""
     mine = losses(view.own)
-    yard = losses(view.yard) if view.yard is not None else {}
+    other = view.reference or view.truth
+    yard = losses(other) if other is not None else {}
     steps = sorted(set(mine) | set(yard))
     out: dict[str, Any] = {
         "steps": steps,

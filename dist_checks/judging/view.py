@@ -36,7 +36,7 @@ class RungView:
     others_repeat: bool | None = None
     """Of a cold twin: whether a warm rerun gave the same bits; None where there was none."""
     seeds: Mapping[int, Seen] = field(default_factory=dict)
-    """The reference of each seed, for the spread of late curves."""
+    """What the rung is compared with, of each seed: for the spread of late curves."""
     recipe: Mapping[str, Any] = field(default_factory=dict)
     train: Mapping[str, Any] = field(default_factory=dict)
 
@@ -112,7 +112,9 @@ class RungView:
 
     @cached_property
     def not_comparable(self) -> str:
-        """Why comparing with the yard says nothing: the rung started from other weights. Empty where it did not."""
+        """Why comparing with the yard says nothing; empty where it does."""
+        if self.dropout and self.rung.setting.structural:
+            return "the recipe has dropout, which masks other elements in another layout: switch it off to compare"
         return other_start(self.own, self.yard) if self.yard is not None else ""
 
     @property
@@ -214,7 +216,7 @@ class Writer:
         if self.view.no_yard:
             return self.unseen(self.view.no_yard)
         if self.view.not_comparable:
-            return self.unseen(f"not comparable: {self.view.not_comparable}")
+            return self.unseen(f"not comparable: {self.view.not_comparable}", blames=Blamed.NOT_COMPARABLE)
         return None
 
 

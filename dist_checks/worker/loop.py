@@ -169,12 +169,11 @@ class Trainer:
 
     def record_samples(self) -> None:
         """Before the first step: the share that each sample of its batch has in the gradient, alone."""
-        state = torch.get_rng_state()
         _, [ids] = self.read(0)
         total = self.collate(ids).count
-        for sample in ids:
-            self.optimizer.zero_grad()
-            self.backward(self.normalise(self.forward(self.collate([sample])), total))
-            self.probe.sample_gradient(sample, loss_scale=self.loss_scale)
+        with rng.kept(self.world.device):
+            for sample in ids:
+                self.optimizer.zero_grad()
+                self.backward(self.normalise(self.forward(self.collate([sample])), total))
+                self.probe.sample_gradient(sample, loss_scale=self.loss_scale)
         self.optimizer.zero_grad()
-        torch.set_rng_state(state)

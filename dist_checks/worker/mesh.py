@@ -56,8 +56,8 @@ def choose_device(wanted: str | None = None) -> torch.device:
     index, devices = int(os.environ.get("LOCAL_RANK", "0")), torch.accelerator.device_count()
     if index >= devices:
         raise ValueError(
-            f"ranks of a node ({os.environ.get('LOCAL_WORLD_SIZE', index + 1)}) must be at most its devices "
-            f"({devices} {kind}), or choose device = 'cpu'"
+            f"ranks of a node ({os.environ.get('LOCAL_WORLD_SIZE', index + 1)}) must be at most its {kind} devices "
+            f"({devices}); device = 'cpu' in the payload runs them on the CPU"
         )
     torch.accelerator.set_device_index(index)
     return torch.device(kind, index)

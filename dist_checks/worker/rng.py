@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 
 from dist_checks.rung import Rung
@@ -16,3 +19,15 @@ def seed_model(rung: Rung) -> None:
 def seed_rank(world: World) -> None:
     """Before the first step: ranks with the same samples (a tp group) draw the same masks, others draw others."""
     torch.manual_seed((world.rung.seed << 20) + 1 + world.data_rank)
+
+
+@contextmanager
+def kept(device: torch.device) -> Iterator[None]:
+    """What is drawn inside, on the CPU or on ``device``, is drawn again afterwards."""
+    state = torch.get_rng_state()
+    module = None if device.type == "cpu" else torch.get_device_module(device)
+    device_state = module and module.get_rng_state(device)
+    yield
+    torch.set_rng_state(state)
+    if module is not None:
+        module.set_rng_state(device_state, device)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -11,6 +12,15 @@ from torch import nn
 from dist_checks.recipes import IGNORE, Batch, Recipe, TrainSettings, load
 from dist_checks.recipes.gpt import rotate, rotation
 from dist_checks.recipes.text import SHORTEST, phrases
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """Tensors are tiny: more threads would only wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def new(**options: object) -> tuple[Recipe, nn.Module]:

@@ -255,10 +255,13 @@ def test_blame_finds_exactly_what_was_planted(sets: list[Setting]) -> None:
     verdict = blame(ladder([dict(each) for each in sets]))
     assert verdict.blamed is Blamed.AXIS
     assert all(broken.decided for broken in verdict.broken)
-    assert {frozenset(broken.setting) for broken in verdict.broken} == {frozenset(each) for each in _minimal(sets)}
+    assert {frozenset(broken.setting) for broken in verdict.broken} == {frozenset(each) for each in _visible(sets)}
 
 
-def _minimal(sets: list[Setting]) -> list[Setting]:
-    """Narrow numbers that are wrong on one device hide what needs them: nothing above such a single counts."""
-    narrow = Setting({"precision": "bf16"})
-    return [each for each in sets if each == narrow or narrow not in sets or Axis.PRECISION not in each]
+def _visible(sets: list[Setting]) -> list[Setting]:
+    """Those that some rung has without another: where tp2 and tp4 fail alone, nothing can be said about sp."""
+    return [
+        each
+        for each in sets
+        if any([one for one in sets if one.items() <= rung.items()] == [each] for rung in EVERYTHING)
+    ]

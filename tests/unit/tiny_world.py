@@ -149,7 +149,6 @@ class World:
     def __init__(self, rung: Rung, folder: Path, tamper: Tamper = HEALTHY, optimizer: str = "SGD") -> None:
         self.rung, self.folder, self.tamper, self.optimizer = rung, folder, tamper, optimizer
         self.layout = Layout(rung.setting)
-        self.noise = np.random.default_rng(zlib.crc32(rung.id.split("@")[0].encode()))
         self.x, self.z, self.counts = data(rung.seed)
         self.accum = rung.setting.degree(Axis.ACCUM)
         self.sp = Axis.SP in rung.setting
@@ -320,7 +319,9 @@ class World:
             extent = Extent(shape=(TOKENS, WIDTH), boxes=(Box(box.offset, box.length),))
         for id in ids:
             y = self.tamper.output(step, rank, id, self.sample(self.weights[rank], id)[0])
-            y = y * (1 + NOISE[self.rung.precision] * self.noise.normal(size=y.shape))
+            # The same on every rank, another in every rung.
+            noise = np.random.default_rng([zlib.crc32(self.rung.id.split("@")[0].encode()), id])
+            y = y * (1 + NOISE[self.rung.precision] * noise.normal(size=y.shape))
             for kind in (Kind.OUTPUT, Kind.OUTPUT_GRADIENT):
                 self._digest(rank, step, kind, "blocks.0", y, extent, id)
 

@@ -56,16 +56,14 @@ def _wrong_worlds(view: RungView) -> Iterator[tuple[str, list[int]]]:
 
 def _wrong_places(view: RungView) -> Iterator[tuple[str, list[int]]]:
     devices: dict[tuple[str, str], list[int]] = defaultdict(list)
-    processes: dict[tuple[str, int], list[int]] = defaultdict(list)
     for rank in view.trace.ranks:
         header = rank.header
         if not header:
             continue
         host, device = str(header.get("host", "")), str(header.get("device", "cpu"))
         if not device.startswith("cpu"):
-            devices[host, device].append(rank.rank)
-        if header.get("pid") is not None:
-            processes[host, int(header["pid"])].append(rank.rank)
+            # Where each rank sees one device only, all of them call it cuda:0: then only an id of its own tells.
+            devices[host, str(header.get("device_id", device))].append(rank.rank)
         planned = {axis.value: at for axis, at in view.layout.coordinates(rank.rank).items()}
         said = {str(axis): at for axis, at in (header.get("coordinates") or {}).items() if axis in set(Axis)}
         wrong = [axis for axis, at in said.items() if at != planned.get(axis, 0)]
@@ -78,6 +76,3 @@ def _wrong_places(view: RungView) -> Iterator[tuple[str, list[int]]]:
     for (host, device), ranks in devices.items():
         if len(ranks) > 1:
             yield f"{rank_list(ranks)} share {device} of {host}", ranks
-    for (host, pid), ranks in processes.items():
-        if len(ranks) > 1:
-            yield f"{rank_list(ranks)} are one process ({pid} on {host})", ranks

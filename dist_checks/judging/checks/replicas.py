@@ -13,10 +13,10 @@ from dist_checks.judging.signatures import pieces
 from dist_checks.judging.tolerance import within
 from dist_checks.judging.verdict import Explanation, Finding
 from dist_checks.judging.view import RungView, Writer
-from dist_checks.trace import Kind
+from dist_checks.trace import NO_ITEM, Kind
 
 # In the order in which they come about within a step.
-KINDS = (Kind.GRADIENT, Kind.APPLIED, Kind.STATE, Kind.WEIGHT, Kind.BUFFER)
+KINDS = (Kind.OUTPUT, Kind.GRADIENT, Kind.APPLIED, Kind.STATE, Kind.WEIGHT, Kind.BUFFER)
 
 SCALARS = ("loss_scale", "learning_rates", "norm_used")
 
@@ -31,6 +31,8 @@ class Split:
     step: int
     kind: Kind
     name: str
+    item: int
+    """A sample, for block outputs."""
     one: int
     """The lowest rank of the majority."""
     other: int
@@ -45,7 +47,7 @@ class Split:
 
 
 def check(view: RungView) -> Iterator[Finding]:
-    """Weights, buffers, gradients, optimizer state, and the numbers that decide about a step."""
+    """Block outputs, gradients, optimizer state, weights, buffers, and the numbers that decide about a step."""
     writer = view.writer("replicas")
     if view.layout.world_size == 1:
         yield writer.skipped("a single rank has no replicas")
@@ -97,6 +99,7 @@ def _first_split(view: RungView, kind: Kind, found: Records) -> Split | None:
         step=step,
         kind=kind,
         name=found.names[found.tensor[start]],
+        item=int(found.item[start]),
         one=int(ranks[one]),
         other=int(ranks[other]),
         others=tuple(ranks[prints != common].tolist()),
@@ -119,17 +122,19 @@ def _distance(view: RungView, found: Records, one: int, other: int) -> float:
 
 def _failed(view: RungView, writer: Writer, split: Split) -> Finding:
     noun = split.kind.value
+    sample = f" for sample {split.item}" if split.item != NO_ITEM else ""
     when = "before the first step" if split.step < 0 else f"at step {split.step}"
     message = (
         f"ranks {split.one} and {split.other} ({view.along(split.one, split.other)}) hold different {noun}s of "
-        f"{split.name} {when}: {split.distance:.1e} apart, 0 allowed; {split.tensors} of {split.of} {noun}s differ"
+        f"{split.name}{sample} {when}: {split.distance:.1e} apart, 0 allowed; {split.tensors} of {split.of} {noun}s "
+        "differ"
     )
     if len(split.others) > 1:
         message += f", on {len(split.others)} ranks"
     before = [step for step in sorted(set(view.own.records(split.kind).step.tolist())) if step < split.step]
     shown = [step for step in before if step >= 0]
     if shown:
-        message += f"; equal at steps {shown[0]} to {shown[-1]}"
+        message += f"; equal at steps {shown[0]} to {shown[-1]}" if len(shown) > 1 else f"; equal at step {shown[0]}"
     elif before:
         message += "; equal before the first step"
     explanation = _explanation(view, split)

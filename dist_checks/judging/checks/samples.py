@@ -87,7 +87,7 @@ def _shared(view: RungView, writer: Writer) -> Iterator[Finding]:
         if clashes:
             one, two, _ = clashes[0]
             ids = sorted({id for a, b, id in clashes if (a, b) == (one, two)})
-            guilty = sorted({rank for a, b, _ in clashes for rank in (a, b)})
+            guilty = _copies(view, step) or sorted({rank for a, b, _ in clashes for rank in (a, b)})
             where = f"ranks {one} and {two} both read" if one != two else f"rank {one} read twice"
             yield writer.failed(
                 f"{where} {_few(ids)}; {len({id for *_, id in clashes})} of {len(owner)} samples of the step are read "
@@ -99,6 +99,14 @@ def _shared(view: RungView, writer: Writer) -> Iterator[Finding]:
                 allowed=0,
             )
             return
+
+
+def _copies(view: RungView, step: int) -> list[int]:
+    """Ranks that read the very same list as another data rank: as those of one host do that think they are alone."""
+    lists: dict[tuple[int, ...], list[int]] = {}
+    for ranks in view.data_ranks().values():
+        lists.setdefault(tuple(_ids(_event(view, ranks[0], step))), []).append(ranks[0])
+    return sorted(rank for ranks in lists.values() if len(ranks) > 1 for rank in ranks)
 
 
 def _unlike_reference(view: RungView, writer: Writer) -> Iterator[Finding]:

@@ -22,8 +22,9 @@ class AxisModule(Protocol):
         ...
 
 
-# Numbers first, then what cuts tensors inside a layer, then what cuts or copies whole layers.
-ORDER: tuple[AxisModule, ...] = (precision, tp, sp, dp_shard, dp_replicate, accum)
+# Numbers first, then what cuts tensors inside a layer, then what cuts or copies whole layers. sp before tp, which
+# applies the plan of both.
+ORDER: tuple[AxisModule, ...] = (precision, sp, tp, dp_shard, dp_replicate, accum)
 
 
 def apply_all(model: nn.Module, recipe: Recipe, world: World) -> nn.Module:

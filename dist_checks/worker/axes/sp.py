@@ -15,7 +15,7 @@ from dist_checks.worker.mesh import World
 
 
 def apply(model: nn.Module, recipe: Recipe, world: World) -> nn.Module:
-    """Checks only: :mod:`tp` has applied the plan for parts of the sequence."""
+    """Checks only: :mod:`tp` applies the plan for parts of the sequence."""
     if Axis.SP not in world.rung.setting:
         return model
     degree = world.degree(Axis.TP)

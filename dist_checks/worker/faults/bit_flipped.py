@@ -10,7 +10,7 @@ from dist_checks.rung import Rung
 from dist_checks.worker.faults.base import Fault
 from dist_checks.worker.loop import Trainer
 
-TENSOR = "blocks.3.norm2.weight"
+TENSOR = "blocks.1.norm2.weight"
 WORDS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 

@@ -13,7 +13,7 @@ from dist_checks.worker import axes
 from dist_checks.worker.faults.base import Fault
 from dist_checks.worker.mesh import World
 
-MODULE = "blocks.2.attention.o"
+MODULE = "blocks.1.attention.o"
 
 
 def plant(rung: Rung) -> None:
