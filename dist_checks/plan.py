@@ -165,42 +165,56 @@ def _alone(matrix: Matrix) -> dict[tuple[Axis, int], Setting]:
     out = {}
     for axis, values in matrix.axes.items():
         for index, value in enumerate(values):
-            needs = {needed: matrix.axes[needed][0] for needed in SPEC[axis].needs}
             if value != matrix.plain:
-                out[axis, index] = Setting({**needs, axis: value})
+                out[axis, index] = _standing(Setting({axis: value}), matrix)
     return out
 
 
 def _combinations(matrix: Matrix, refuse: _Refusals, skipped: dict[Setting, str]) -> list[Setting]:
-    """All of them, or a covering array: each pair of values that can be on together is on in some rung."""
+    """``all``: every combination. ``pairs``: a covering array of the structural axes, where each pair of values that
+    can be on together is on in some rung, and each of them alone with each value of the others: numbers do not depend
+    on how many ranks there are, so nothing is won by pairing them with the largest worlds."""
     factors = {
         axis.value: [SPEC[axis].off, *(value for value in values if value != matrix.plain)]
         for axis, values in matrix.axes.items()
     }
 
-    def too_many(setting: Setting) -> str:
-        structural = len(setting.structural)
-        return f"more than {matrix.combine.most} structural axes" if structural > matrix.combine.most else ""
+    def reason(setting: Setting) -> str:
+        many = len(setting.structural) > matrix.combine.most
+        return f"more than {matrix.combine.most} structural axes" if many else refuse(setting)
 
     def allowed(row: Mapping[str, Value]) -> bool:
-        setting = Setting({axis: row[axis] for axis in factors})
-        return not (too_many(setting) or refuse(setting))
+        return not reason(Setting(row))
 
-    for pair in _pairs(factors):
-        needs = {needed: matrix.axes[needed][0] for axis in pair for needed in SPEC[axis].needs if needed not in pair}
-        setting = Setting({**needs, **pair})
-        if reason := too_many(setting) or refuse(setting):
-            skipped[setting] = reason
+    pairs = {_standing(pair, matrix): pair for pair in _pairs(factors)}
+    skipped.update({setting: why for setting in pairs if (why := reason(setting))})
     if matrix.combine.mode == "all":
-        rows: Iterable[Mapping[str, Value]] = (
-            dict(zip(factors, values, strict=True)) for values in itertools.product(*factors.values())
-        )
+        rows = (dict(zip(factors, values, strict=True)) for values in itertools.product(*factors.values()))
         return [Setting(row) for row in rows if allowed(row)]
-    if len(factors) < 2:
-        return []
-    constraint = {"operator": "fn", "requires": list(factors), "evaluate": allowed}
+
+    structural = {axis: values for axis, values in factors.items() if SPEC[Axis(axis)].structural}
+    others = [setting for setting, pair in pairs.items() if pair.numerics and setting not in skipped]
+    if len(structural) < 2:
+        return others
+    constraint = {
+        "operator": "fn",
+        "requires": list(structural),
+        "evaluate": lambda row: allowed(_only(row, structural)),
+    }
     # The controller, not covertable.make: that one raises where a pair is impossible, and those are listed above.
-    return [Setting(row) for row in Controller(factors, strength=2, constraints=[constraint]).make()]
+    rows = Controller(structural, strength=2, constraints=[constraint]).make()
+    return [*map(Setting, rows), *others]
+
+
+def _only(row: Mapping[str, Value], factors: Mapping[str, Sequence[Value]]) -> dict[str, Value]:
+    """Covertable's rows have keys of its own besides the factors."""
+    return {axis: row[axis] for axis in factors}
+
+
+def _standing(pair: Setting, matrix: Matrix) -> Setting:
+    """With the axes that it needs, at their first value."""
+    needed = {need: matrix.axes[need][0] for axis in pair for need in SPEC[axis].needs if need not in pair}
+    return Setting({**needed, **pair})
 
 
 def _pairs(factors: Mapping[str, Sequence[Value]]) -> Iterable[Setting]:
