@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dist_checks.matrix import ConfigError, Matrix
     from dist_checks.probe.probe import Probe
+    from dist_checks.session import judge, run
 
-__all__ = ["Probe"]
+_HOME = {
+    "ConfigError": "dist_checks.matrix",
+    "Matrix": "dist_checks.matrix",
+    "Probe": "dist_checks.probe.probe",
+    "judge": "dist_checks.session",
+    "run": "dist_checks.session",
+}
+__all__ = ["ConfigError", "Matrix", "Probe", "judge", "run"]
 
 
 def __getattr__(name: str) -> Any:
-    # Lazily: the judge's side imports this package too, and must not pay for torch, nor need it.
-    if name == "Probe":
-        from dist_checks.probe.probe import Probe
-
-        return Probe
+    # Lazily: a rank must not pay for the judge's libraries, nor the judge's side for torch.
+    if name in _HOME:
+        return getattr(import_module(_HOME[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

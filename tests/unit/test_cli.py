@@ -1,0 +1,54 @@
+"""The command line: every ending has its exit code, and what is wrong is said on stderr in one line."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def dist_checks(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "dist_checks", *arguments]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_help_names_the_commands(tmp_path: Path) -> None:
+    ended = dist_checks("--help", cwd=tmp_path)
+    assert ended.returncode == 0
+    for command in ("init", "doctor", "plan", "run", "judge", "report"):
+        assert f"\n  {command} " in ended.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("run", "gone.toml"), "gone.toml: cannot be read"),
+        (("run", "bad.toml"), "bad.toml: stepz: this key is not known"),
+        (("run", "bad.toml", "--preset", "quick"), "give either a file (bad.toml) or --preset (quick)"),
+        (("run", "--preset", "slow"), "--preset: there is no preset 'slow', expected one of quick"),
+        (("run", "--nosuch"), "No such option: --nosuch"),
+        (("run", "--launcher", "pbs"), "'pbs' is not"),
+        (("judge", "."), "this is no run folder: it has no plan.json"),
+        (("report", "."), "report.json: cannot be read"),
+        (("judge",), "runs/latest: this is no run folder"),
+    ],
+)
+def test_usage_errors(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
+    (tmp_path / "bad.toml").write_text("stepz = 3\n")
+    ended = dist_checks(*arguments, cwd=tmp_path)
+    assert ended.returncode == 2
+    assert message in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert not ended.stdout
+
+
+def test_init_writes_a_valid_matrix_and_overwrites_nothing(tmp_path: Path) -> None:
+    from dist_checks.matrix import load
+
+    assert dist_checks("init", cwd=tmp_path).returncode == 0
+    assert load(tmp_path / "matrix.toml").recipe == "gpt"
+    again = dist_checks("init", cwd=tmp_path)
+    assert again.returncode == 2
+    assert again.stderr == "matrix.toml: this file exists, and is not overwritten\n"
