@@ -67,7 +67,7 @@ class Launch:
     devices: _AtLeastOne | None = None
     """Largest world; None for the number of accelerators, or 8 processes where there are none."""
     slots: _AtLeastOne | None = None
-    """Ranks that run at the same time when rungs run side by side; None for accelerators or cores."""
+    """Ranks that run at the same time when rungs run side by side; None for the accelerators, or two for each core."""
     deadline: Annotated[float, Gt(0)] = 300.0
     """Seconds that a rung may take."""
     cold_twin: bool = True

@@ -116,12 +116,18 @@ class Writer:
         self._events: IO[str] = events_path(folder, rank).open("w", encoding="utf-8")
         self._digests: IO[bytes] = digests_path(folder, rank).open("wb")
         self._entries: dict[tuple[Kind, str], tuple[int, Entry]] = {}
-        self._count = 0
+        self._announced = 0
+        self._records = 0
         self.event("header", schema=SCHEMA, rank=rank, **header)
         self.flush()
 
     def event(self, event: str, **fields: Any) -> None:
-        """Append one line. Floats that are not finite are written as JavaScript writes them: NaN, Infinity."""
+        """Append one line. Floats that are not finite are written as JavaScript writes them: NaN, Infinity.
+
+        ``step`` and ``end`` say how many digests there are by then, so that a file cut between two of them is noticed.
+        """
+        if event in ("step", "end"):
+            fields["digests"] = self._records
         self._events.write(json.dumps({"event": event, **fields}, separators=(",", ":")) + "\n")
 
     def digest(self, step: int, entry: Entry, values: Values, item: int = NO_ITEM) -> None:
@@ -129,9 +135,9 @@ class Writer:
         key = (entry.kind, entry.name)
         known = self._entries.get(key)
         if known is None or known[1] != entry:
-            known = (self._count, entry)
+            known = (self._announced, entry)
             self._entries[key] = known
-            self._count += 1
+            self._announced += 1
             self.event(
                 "entry",
                 index=known[0],
@@ -141,6 +147,7 @@ class Writer:
                 extent=entry.extent.to_json(),
             )
         self._digests.write(pack(step, known[0], item, values))
+        self._records += 1
 
     def flush(self) -> None:
         # Digests last: whoever finds a record finds its entry too.
@@ -150,6 +157,10 @@ class Writer:
     def close(self, **fields: Any) -> None:
         """Append the ``end`` event: without it the rank is known to have been cut short."""
         self.event("end", **fields)
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Close the files without the ``end`` event: the run was cut short."""
         self.flush()
         self._events.close()
         self._digests.close()

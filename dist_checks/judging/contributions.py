@@ -12,12 +12,15 @@ from dist_checks.judging.logical import Key
 from dist_checks.judging.seen import Seen
 from dist_checks.judging.signatures import in_numbers
 from dist_checks.judging.view import RungView
-from dist_checks.trace import NO_ITEM, Kind
+from dist_checks.trace import BUCKETS, NO_ITEM, Kind
 
 Floats = NDArray[np.float64]
 
 WORST_CONDITION = 1e5
 """Above it the samples' gradients are too much alike to be told apart (a tiny GPT measured 8)."""
+
+DEVIATIONS = 6
+"""Standard deviations of a weight that are still allowed."""
 
 
 class NotSeen(Exception):
@@ -71,10 +74,10 @@ def weigh(view: RungView) -> Weights:
             continue
         columns.append(shares.sketch[column].T)
         target.append(mine.sketch[found.rows[at]])
-        allowed.append(found.allowed[at])
+        allowed.append(float(found.allowed[at]))
     if not columns:
         raise NotSeen("no tensor has both a gradient and the gradients of its samples")
-    return _fit(step, ids, np.concatenate(columns), np.concatenate(target), float(np.linalg.norm(allowed)))
+    return _fit(step, ids, np.concatenate(columns), np.concatenate(target), np.array(allowed))
 
 
 def _source(view: RungView) -> Seen:
@@ -85,7 +88,9 @@ def _source(view: RungView) -> Seen:
     raise NotSeen("no single has recorded the gradients of its samples")
 
 
-def _fit(step: int, ids: tuple[int, ...], matrix: Floats, target: Floats, noise: float) -> Weights:
+def _fit(step: int, ids: tuple[int, ...], matrix: Floats, target: Floats, allowed: Floats) -> Weights:
+    """``matrix`` has BUCKETS rows for each tensor and a column for each sample; ``allowed`` is the norm of the error
+    that each tensor of ``target`` may have."""
     norm = float(np.linalg.norm(target))
     if not (np.isfinite(matrix).all() and np.isfinite(norm) and norm > 0):
         raise NotSeen(f"the gradient of step {step} is zero or not finite")
@@ -99,13 +104,16 @@ def _fit(step: int, ids: tuple[int, ...], matrix: Floats, target: Floats, noise:
     weights = inverse @ (matrix.T @ target)
     weights += inverse @ (matrix.T @ (target - matrix @ weights))
     largest = max(1.0, float(np.abs(weights).max()))
+    # How far such errors carry the weights: the usual covariance of least squares, with errors spread over buckets.
+    projected = matrix @ inverse
+    deviation = np.sqrt(np.square(projected * np.repeat(allowed / BUCKETS**0.5, BUCKETS)[:, None]).sum(0))
     return Weights(
         step=step,
         ids=ids,
         weights=weights,
-        allowed=largest * noise / float(np.sqrt(spectrum[0])),
+        allowed=largest * DEVIATIONS * float(deviation.max()),
         residual=float(np.linalg.norm(matrix @ weights - target)) / norm,
-        floor=largest * noise / norm,
+        floor=largest * float(np.linalg.norm(allowed)) / norm,
         distance=float(np.linalg.norm(matrix.sum(1) - target) / (np.linalg.norm(matrix.sum(1)) or 1.0)),
     )
 

@@ -166,8 +166,9 @@ class Recorder(Probe):
         if error is None:
             self.close()
             return
+        self._closed = True
         self._detach()
-        self._writer.flush()
+        self._writer.abandon()
 
     def _detach(self) -> None:
         """Take every hook off the user's modules and optimizers."""

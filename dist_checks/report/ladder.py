@@ -27,7 +27,8 @@ def render(plan: Mapping[str, Any], seconds: Mapping[str, float]) -> str:
         with_what = rung["twin_of"] or rung["reference"] or rung["truth"] or ""
         note = "" if rung["planned"] else "  (for blame)"
         shown = f"{cost:.1f}" if known else f"~{cost:.1f}"
-        lines.append(f"{visible(id):{width}}  {world:>5}  {rung['precision']:7}  {shown:>14}  {with_what}{note}".rstrip())
+        row = f"{visible(id):{width}}  {world:>5}  {rung['precision']:7}  {shown:>14}  {with_what}{note}"
+        lines.append(row.rstrip())
     if plan["skipped"]:
         lines += ["", f"left out: {words.count(len(plan['skipped']), 'combination')}"]
         lines += [f"  {skipped['name']}: {visible(skipped['reason'])}" for skipped in plan["skipped"]]

@@ -41,6 +41,7 @@ def main(payload: Mapping[str, Any]) -> None:
         "rung": rung.id,
         "world_size": world.layout.world_size,
         "device": str(world.device),
+        "device_id": mesh.device_id(world.device) or str(world.device),
         "coordinates": {axis.value: at for axis, at in world.layout.coordinates(world.rank).items()},
     }
     record = Record(narrowing=rung.role is Role.SINGLE)
@@ -58,8 +59,6 @@ def plant(fault: str, rung: Rung) -> None:
     """Patch one bug in. The faults are imported by whoever wants one, by nobody else."""
     from dist_checks.worker import faults
 
-    if not hasattr(faults, "plant"):
-        raise ValueError(f"fault {fault!r} cannot be planted: this installation has no faults")
     faults.plant(fault, rung)
 
 
@@ -68,6 +67,10 @@ def describe(payload: Mapping[str, Any]) -> None:
 
     ``{"folder": str, "recipe": "gpt", "options": {}}``.
     """
+    if "fault" in payload:
+        from dist_checks.worker import faults
+
+        faults.find(payload["fault"])
     recipe = load(payload["recipe"], payload.get("options"))
     model = recipe.model()
     description = {

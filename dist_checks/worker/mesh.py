@@ -63,6 +63,11 @@ def choose_device(wanted: str | None = None) -> torch.device:
     return torch.device(kind, index)
 
 
+def device_id(device: torch.device) -> str | None:
+    """What tells two devices of one host apart, however few of them each rank may see; None for a CPU."""
+    return str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else None
+
+
 def start(rung: Rung, wanted_device: str | None = None) -> World:
     """On every rank: joins the other ranks. A world of one has no process group.
 
