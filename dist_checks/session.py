@@ -21,7 +21,7 @@ from dist_checks.judging.judge import report as judge_report
 from dist_checks.judging.verdict import ExitCode, Status
 from dist_checks.matrix import ConfigError, Matrix, parse
 from dist_checks.plan import Plan
-from dist_checks.report import write_pages
+from dist_checks.report import github, write_pages
 from dist_checks.selection import choose
 from launch.base import Exit, Job, Launcher, State
 from launch.local import LocalLauncher
@@ -133,6 +133,8 @@ def judge(folder: Path) -> dict[str, Any]:
     report["environment"] = _read_json(folder / "env.json")
     _write_json(folder / "report.json", report)
     write_pages(report, folder)
+    if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
+        github.write(report, Path(summary))
     return report
 
 
@@ -278,6 +280,7 @@ def _write_inputs(folder: Path, matrix: Matrix, plan: Plan, facts: planning.Fact
             "matrix": {"name": matrix.name, "recipe": matrix.recipe, "exact": matrix.exact, "steps": matrix.steps},
             "train": asdict(matrix.train),
             "recipe": dict(facts.description),
+            "day": time.strftime("%Y-%m-%d"),
             "accept": [asdict(accepted) | {"until": accepted.until.isoformat()} for accepted in matrix.accept],
         },
     )

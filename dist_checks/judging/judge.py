@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dist_checks.judging import accepting
+from dist_checks.judging.accepting import Accepted
 from dist_checks.judging.blame import Outcome, blame, rung_status
 from dist_checks.judging.checks import CHECKS, Check
 from dist_checks.judging.measured import contributions, sensitivity, series
@@ -35,6 +37,7 @@ class RungJudgement:
     rung: Rung
     findings: tuple[Finding, ...]
     seconds: float | None
+    accepted: tuple[Accepted, ...] = ()
     hosts: tuple[str, ...] = ()
     sensitivity: Mapping[str, Any] | None = None
     series: Mapping[str, Any] = field(default_factory=dict)
@@ -49,7 +52,12 @@ class RungJudgement:
         found: dict[str, list[Status]] = {}
         for finding in self.findings:
             found.setdefault(finding.check, []).append(finding.status)
-        return {name: str(rung_status(statuses)) for name, statuses in found.items()}
+        said = {name: str(rung_status(statuses)) for name, statuses in found.items()}
+        muted = {accepted.finding.check: "accepted" for accepted in self.accepted}
+        names = [name for name, _ in CHECKS if name in said or name in muted]
+        return {
+            name: muted[name] if said.get(name, "pass") == "pass" and name in muted else said[name] for name in names
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +68,8 @@ class Judgement:
     rungs: tuple[RungJudgement, ...]
     skipped: tuple[Mapping[str, Any], ...]
     """Combinations that the plan dropped: axes, and the reason."""
+    matrix: Mapping[str, Any]
+    """What of the matrix is shown: its name, recipe, number of steps."""
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -76,7 +86,9 @@ def judge(run: Path) -> Judgement:
         bench.hear(rung)
     judged = tuple(bench.judged[rung.id] for rung in rungs)
     outcomes = [Outcome(rung=each.rung, findings=each.findings, hosts=each.hosts) for each in judged]
-    return Judgement(verdict=blame(outcomes), rungs=judged, skipped=tuple(plan.get("skipped", ())))
+    return Judgement(
+        verdict=blame(outcomes), rungs=judged, skipped=tuple(plan.get("skipped", ())), matrix=plan.get("matrix", {})
+    )
 
 
 def _plan(run: Path) -> Mapping[str, Any]:
@@ -123,9 +135,12 @@ class _Bench:
             finding = Finding(check="completes", rung=rung.id, status=Status.INCONCLUSIVE, message=str(error))
             self.judged[rung.id] = RungJudgement(rung=rung, findings=(finding,), seconds=seconds)
             return
+        found = [finding for name, check in CHECKS for finding in ask(name, check, view)]
+        findings, accepted = accepting.sort(found, self._plan.get("accept", ()), str(self._plan.get("day", "")))
         self.judged[rung.id] = RungJudgement(
             rung=rung,
-            findings=tuple(finding for name, check in CHECKS for finding in ask(name, check, view)),
+            findings=findings,
+            accepted=accepted,
             seconds=seconds,
             hosts=tuple(sorted(set(view.trace.hosts.values()))),
             sensitivity=sensitivity(view),
@@ -199,7 +214,9 @@ def document(judgement: Judgement) -> dict[str, Any]:
         "broken": [broken.to_json() for broken in verdict.broken],
         "rungs": [_rung(each) for each in judgement.rungs],
         "findings": [finding.to_json() for finding in judgement.findings],
-        "skipped": [dict(skip) for skip in judgement.skipped],
+        "accepted": [accepted.to_json() for rung in judgement.rungs for accepted in rung.accepted],
+        "skipped": [{"axes": skip["axes"], "reason": skip["reason"]} for skip in judgement.skipped],
+        "matrix": dict(judgement.matrix),
     }
     strict = _strict(out)
     assert isinstance(strict, dict)
@@ -213,6 +230,7 @@ def _rung(each: RungJudgement) -> dict[str, Any]:
         "axes": each.rung.setting.to_json(),
         "precision": each.rung.precision,
         "world_size": each.rung.layout.world_size,
+        "planned": each.rung.planned,
         "status": str(each.status),
         "reference": each.rung.reference,
         "seconds": each.seconds,

@@ -113,6 +113,18 @@ def test_o30_clipped_before_unscaling(ladder: Ladder) -> None:
     assert (entry["check"], entry["step"]) == ("grad_norm", 0)
 
 
+def test_an_accepted_finding_is_shown_and_does_not_count_until_its_date(ladder: Ladder) -> None:
+    known = {"reason": "our printer is wrong", "rung": "dp_shard3", "check": "grad_norm"}
+    accepted = ladder({"dp_shard": 3}, fault="O20", accept=[{**known, "until": "2999-01-31"}])
+    assert {(f["check"], f["reason"]) for f in accepted.report["accepted"]} == {("grad_norm", known["reason"])}
+    [rung] = [rung for rung in accepted.report["rungs"] if rung["id"] == "dp_shard3"]
+    assert rung["checks"]["grad_norm"] == "accepted"
+    assert not findings(accepted.report, "grad_norm", "dp_shard3")
+    expired = ladder({"dp_shard": 3}, fault="O20", accept=[{**known, "until": "2020-01-31"}])
+    assert not expired.report["accepted"]
+    assert broken(expired.report) == [["dp_shard"]]
+
+
 PRECISIONS = ["fp32", "bf16", "fp16"]
 
 

@@ -61,7 +61,7 @@ def test_the_cold_start_gives_the_bits_of_the_warm_one(healthy: Outcome) -> None
 
 
 def test_no_rank_opened_a_collective_for_the_probe(healthy: Outcome) -> None:
-    """What the flight recorder saw of a rung of two DDP ranks: DDP's own reductions and the worker's count of targets."""
+    """What the flight recorder saw of three DDP ranks: DDP's own reductions and the worker's count of targets."""
     events = (healthy.folder / "rungs" / "dp_replicate3" / "rank-00000.jsonl").read_text().splitlines()
     [evidence] = [event for event in map(json.loads, events) if event["event"] == "evidence"]
     counted = {op: n for group in evidence["collectives"].values() for op, n in group.items()}
@@ -164,7 +164,7 @@ def test_ctrl_c_leaves_no_process_and_a_report_of_what_had_finished(tmp_path: Pa
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
     try:
-        wait_for(lambda: (out / "rungs" / "single" / "exit.json").exists(), harness)
+        wait_for((out / "rungs" / "single" / "exit.json").exists, harness)
         started = psutil.Process(harness.pid).children(recursive=True)
         assert started
         os.kill(harness.pid, signal.SIGINT)
