@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 
 from dist_checks.report import words
-from dist_checks.report.view import Broken, Finding, Report
+from dist_checks.report.view import Broken, Finding, Report, Sensitivity
 
 
 def three(finding: Finding, report: Report) -> list[str]:
@@ -75,18 +75,24 @@ def first_and_rest(report: Report) -> tuple[list[tuple[Finding, int]], str]:
 
 
 def would_have_seen(report: Report) -> str:
-    """For each precision the smallest scale error that would have failed everywhere; empty where nothing is known."""
-    coarsest: dict[str, tuple[float, str, str]] = {}
+    """For each precision the smallest scale error that would have failed in all its rungs; empty where none is known.
+
+    Rungs that fail do not count, nor do singles: the narrow ones have wider limits, for want of a run to compare with.
+    """
+    seen: dict[str, list[Sensitivity]] = {}
     for rung in report.rungs:
-        error = rung.sensitivity.scale_error if rung.sensitivity else None
-        if rung.status == "pass" and rung.sensitivity and error is not None and not math.isnan(error):
-            entry = (error, rung.sensitivity.tensor, rung.id)
-            coarsest[rung.precision] = max(coarsest.get(rung.precision, entry), entry)
+        if rung.status == "pass" and rung.role != "single" and rung.sensitivity:
+            seen.setdefault(rung.precision or "unknown precision", []).append(rung.sensitivity)
     return "; ".join(
-        f"any scale error above {words.share(error)} in {precision or 'unknown precision'}"
-        f" (coarsest: {', '.join(filter(None, (tensor, rung)))})"
-        for precision, (error, tensor, rung) in coarsest.items()
+        f"in {precision} any scale error above {words.share(_largest(one.half for one in those))} of half of the "
+        f"gradients, above {words.share(_largest(one.coarsest for one in those))} of any"
+        for precision, those in seen.items()
     )
+
+
+def _largest(errors: Iterable[float | None]) -> float | None:
+    known = [error for error in errors if error is not None and not math.isnan(error)]
+    return max(known, default=None)
 
 
 def _axis(finding: Finding, report: Report) -> str:

@@ -77,29 +77,25 @@ def _rung(item: Mapping[str, Any], id: str, findings: list[Finding], keys: set[s
 
 
 def _sensitivity(item: Mapping[str, Any]) -> Sensitivity | None:
-    """One tensor, or the judge's coarsest of all."""
     if not item:
         return None
-    coarsest = _dict(item.get("coarsest")) or item
+    median, coarsest = _dict(item.get("median")), _dict(item.get("coarsest"))
     return Sensitivity(
+        half=_number(median.get("scale")),
+        coarsest=_number(coarsest.get("scale")),
         tensor=_text(coarsest.get("tensor")),
-        scale_error=_number(coarsest.get("scale_error", coarsest.get("scale"))),
-        message=_message(item.get("message", item.get("sentence"))),
+        sentence=_message(item.get("sentence")),
     )
 
 
 def _shares(value: object) -> Iterator[Share]:
-    """Groups of samples with their weight, or all samples and all weights in two lists."""
     samples = _dict(value)
-    pairs = zip(_list(samples.get("ids")), _list(samples.get("weights")), strict=False)
-    for item in _dicts(value) or [{"ids": [id], "weight": weight} for id, weight in pairs]:
-        ids = ", ".join(_text(id) for id in _list(item.get("ids"))[:6])
-        yield Share(label=_text(item.get("label")) or f"sample {ids}".strip(), weight=_number(item.get("weight")))
+    for id, weight in zip(_list(samples.get("ids")), _list(samples.get("weights")), strict=False):
+        yield Share(label=f"sample {_text(id)}".strip(), weight=_number(weight))
 
 
 def _series(item: Mapping[str, Any]) -> Series | None:
-    names = ("loss", "reference_loss", "gradient_distance", "allowed")
-    item = {"allowed": item.get("gradient_allowed"), **item}
+    names = ("loss", "reference_loss", "gradient_distance", "gradient_allowed")
     columns = {name: [_number(value) for value in _list(item.get(name))] for name in names}
     steps: list[float | None] = [_number(value) for value in _list(item.get("steps"))]
     length = max(map(len, columns.values()), default=0)
@@ -112,7 +108,7 @@ def _series(item: Mapping[str, Any]) -> Series | None:
         loss=padded["loss"],
         reference_loss=padded["reference_loss"],
         distance=padded["gradient_distance"],
-        allowed=padded["allowed"],
+        allowed=padded["gradient_allowed"],
         tensors=tuple(_text(name) for name in _list(item.get("gradient_tensor"))),
     )
 

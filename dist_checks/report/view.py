@@ -57,11 +57,14 @@ class Share:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sensitivity:
-    """The smallest scale error that would have failed, as a fraction."""
+    """The smallest scale errors of gradients that would have failed, as fractions."""
 
+    half: float | None
+    """Of half of the gradients."""
+    coarsest: float | None
+    """Of every gradient; ``tensor`` is the one that could hide most."""
     tensor: str
-    scale_error: float | None
-    message: str
+    sentence: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

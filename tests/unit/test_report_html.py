@@ -84,7 +84,7 @@ def test_a_failure_shows_what_why_and_what_next() -> None:
         "micro-batch 4 of data rank 2",
         "has no context-parallel form inside tp",
         "the trainer prints the norm of the step before",
-        "any scale error above 3.1e-10 in fp64",
+        "in fp64 any scale error above 3.1e-10 of half of the gradients, above 3.1e-10 of any",
     ):
         assert shown in page.text
     assert "finding-1" in page.all("id")
@@ -121,13 +121,17 @@ def test_written_file_is_utf8(tmp_path: Path) -> None:
 def test_sensitivity_and_weights_as_the_judge_writes_them() -> None:
     judged = {
         "id": "tp2",
-        "sensitivity": {"sentence": "any scale error above ...", "coarsest": {"tensor": "wq", "scale": 4e-10}},
+        "sensitivity": {
+            "sentence": "any scale error above ...",
+            "median": {"tensor": "wo", "scale": 3e-10},
+            "coarsest": {"tensor": "wq", "scale": 4e-10},
+        },
         "contributions": {"ids": [7, 9], "weights": [2.0, "nan"]},
         "series": {"steps": [0], "gradient_distance": [1e-15], "gradient_allowed": [1e-10]},
     }
     rung = read({"rungs": [judged]}).rungs[0]
     assert rung.sensitivity is not None
-    assert (rung.sensitivity.tensor, rung.sensitivity.scale_error) == ("wq", 4e-10)
+    assert (rung.sensitivity.half, rung.sensitivity.coarsest, rung.sensitivity.tensor) == (3e-10, 4e-10, "wq")
     assert [(share.label, str(share.weight)) for share in rung.contributions] == [
         ("sample 7", "2.0"),
         ("sample 9", "nan"),

@@ -1,4 +1,4 @@
-"""For all tests: hypothesis without deadlines, since a loaded machine is no bug."""
+"""Hypothesis without deadlines, since a loaded machine is no bug."""
 
 from __future__ import annotations
 
