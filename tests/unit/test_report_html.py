@@ -81,7 +81,7 @@ def test_a_failure_shows_what_why_and_what_next() -> None:
         "a mean of means",
         "0.116 → 4.4e-15 when undone",
         "dist-checks run matrix.toml -k tp2 --steps 1",
-        "micro-batch 4 of data rank 2",
+        "weight with which samples entered the gradient of the first step",
         "has no context-parallel form inside tp",
         "the trainer prints the norm of the step before",
         "in fp64 any scale error above 3.1e-10 of half of the gradients, above 3.1e-10 of any",
