@@ -143,6 +143,33 @@ def in_words(view: RungView, found: Weights) -> str:
     return _some(sentences)
 
 
+def diagnosis(view: RungView, found: Weights) -> str:
+    """Where the weights are those of a mean of means, that; else an empty string.
+
+    n groups, each divided by its own number of targets c instead of the total T, have weights T / (n c): so T / (n w)
+    must be whole numbers that add up to T. (huggingface/transformers#34242)
+    """
+    weight = dict(zip(found.ids, found.weights.tolist(), strict=True))
+    by_rank, by_micro, _ = _readers(view, found.step)
+    total = sum(
+        int(view.trace.by_rank[ranks[0]].steps.get(found.step, {}).get("targets", 0))
+        for ranks in view.data_ranks().values()
+    )
+    for groups, name in ((by_rank, "data rank"), (by_micro, "micro-batch")):
+        means = [[weight[id] for id in ids if id in weight] for ids in groups.values()]
+        if len(means) < 2 or not all(each and min(each) > 0 and _one(each, found) for each in means):
+            continue
+        counts = [total / (len(means) * each[0]) for each in means]
+        whole = [round(count) for count in counts]
+        near = all(
+            abs(count - n) <= min(0.1, 2 * found.allowed * count + 1e-6) for count, n in zip(counts, whole, strict=True)
+        )
+        if near and sum(whole) == total:
+            listed = ", ".join(map(str, whole[:8])) + (", ..." if len(whole) > 8 else "")
+            return f"a mean of means: each {name} was divided by its own targets ({listed}), not by the {total} of all"
+    return ""
+
+
 def _readers(
     view: RungView, step: int
 ) -> tuple[dict[tuple[int, ...], list[int]], dict[tuple[int, ...], list[int]], set[int]]:

@@ -15,7 +15,9 @@ def three(finding: Finding, report: Report) -> list[str]:
     lines = [headline(finding), *seen(finding, report).splitlines()]
     if finding.explanation:
         repaired = f" ({words.residual(finding.residual)})" if finding.residual else ""
-        lines += [f"why   {line}" for line in f"{finding.explanation}{repaired}".splitlines()]
+        said = finding.explanation in finding.message
+        why = "undoing this repairs it" if said else finding.explanation
+        lines += [f"why   {line}" for line in f"{why}{repaired}".splitlines()]
     last = [part for part in (_axis(finding, report), finding.command and f"try  {finding.command}") if part]
     return [*lines, "    ".join(last)] if last else lines
 

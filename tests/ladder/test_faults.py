@@ -29,6 +29,7 @@ def test_o09_mean_of_means(ladder: Ladder, train: dict[str, Any]) -> None:
         before, after = entry["residual"]
         assert before > 0.01
         assert after < 1e-10
+        assert entry["explanation"].startswith("a mean of means: each ")
     # Every sample of a data rank has the same wrong weight: three values, two of them different at least.
     assert 2 <= len({round(weight, 9) for weight in weights(outcome.report, "dp_replicate3")}) <= 3
     assert len({round(weight, 9) for weight in weights(outcome.report, "accum5")}) == 5

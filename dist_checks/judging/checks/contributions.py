@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from dist_checks.judging.contributions import NotSeen, in_words, weigh
+from dist_checks.judging.contributions import NotSeen, diagnosis, in_words, weigh
 from dist_checks.judging.verdict import Explanation, Finding
 from dist_checks.judging.view import RungView
 
@@ -47,5 +47,7 @@ def check(view: RungView) -> Iterator[Finding]:
             step=found.step,
             observed=worst,
             allowed=found.allowed,
-            explanation=Explanation(sentence=words, before=found.distance, after=found.residual),
+            explanation=Explanation(
+                sentence=diagnosis(view, found) or words, before=found.distance, after=found.residual
+            ),
         )
