@@ -12,11 +12,11 @@ from dist_checks.report.view import Broken, Finding, Report, Sensitivity
 
 def three(finding: Finding, report: Report) -> list[str]:
     """Without the indent. An explanation that repairs is a line of its own; a message keeps its line breaks."""
-    lines = [headline(finding), *seen(finding, report).splitlines()]
+    body = seen(finding, report)
+    lines = [headline(finding), *body.splitlines()]
     if finding.explanation:
         repaired = f" ({words.residual(finding.residual)})" if finding.residual else ""
-        said = finding.explanation in finding.message
-        why = "undoing this repairs it" if said else finding.explanation
+        why = "undoing this repairs it" if finding.explanation in body else finding.explanation
         lines += [f"why   {line}" for line in f"{why}{repaired}".splitlines()]
     last = [part for part in (_axis(finding, report), finding.command and f"try  {finding.command}") if part]
     return [*lines, "    ".join(last)] if last else lines
@@ -31,7 +31,11 @@ def headline(finding: Finding) -> str:
 
 def seen(finding: Finding, report: Report) -> str:
     """The message, with ranks, observed and allowed where it does not name them itself."""
-    message = finding.message
+    # The judge's message may end with the explanation, which has a line of its own here.
+    message = (
+        finding.message.removesuffix(finding.explanation).rstrip(" .;") if finding.explanation else finding.message
+    )
+    message = message or finding.message
     if finding.ranks and "rank" not in message.lower():
         message = f"{words.ranks(finding.ranks)}: {message}" if message else words.ranks(finding.ranks)
     if finding.observed is not None and "allowed" not in message.lower():

@@ -51,7 +51,7 @@ def count(number_of: int, noun: str, plural: str = "") -> str:
 def listed(parts: Sequence[str], most: int = 8) -> str:
     """``a, b and c``; beyond ``most``, how many others there are."""
     if len(parts) > most:
-        return f"{', '.join(parts[:most])} and {len(parts) - most} others"
+        return f"{', '.join(parts[:most])} and {count(len(parts) - most, 'other')}"
     return " and ".join(filter(None, (", ".join(parts[:-1]), *parts[-1:])))
 
 
