@@ -108,7 +108,7 @@ def run(
         interrupted = False
         try:
             for exit in launcher.run(
-                _jobs(matrix, plan, folder, fault), on_start=lambda job: progress.started(job.name, job.world_size)
+                jobs(matrix, plan, folder, fault), on_start=lambda job: progress.started(job.name, job.world_size)
             ):
                 progress.ended(exit.job, exit.state, exit.seconds)
         except KeyboardInterrupt:
@@ -215,7 +215,8 @@ def _start(matrix: Matrix, fault: str | None, stack: ExitStack) -> tuple[Launche
     return launcher, facts
 
 
-def _jobs(matrix: Matrix, plan: Plan, folder: Path, fault: str | None) -> Iterator[Job]:
+def jobs(matrix: Matrix, plan: Plan, folder: Path, fault: str | None = None) -> Iterator[Job]:
+    """What is asked of a launcher: a job for each rung, in the order of the plan."""
     for rung in plan.rungs:
         own = folder / "rungs" / rung.id
         yield Job(
