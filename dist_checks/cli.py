@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 import traceback
 from dataclasses import replace
@@ -67,7 +68,7 @@ def plan(
     steps: Steps = None,
 ) -> None:
     """Show the rungs, what they are compared with, what they cost, and what is left out and why."""
-    chosen, _ = _matrix(matrix, preset, steps)
+    chosen, _, _ = _matrix(matrix, preset, steps)
     print(ladder.render(session.plan(chosen, select=select).to_json(), session.last_seconds()))
 
 
@@ -87,7 +88,7 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Run the ladder, judge it, write the report."""
-    chosen, text = _matrix(matrix, preset, steps)
+    chosen, text, given = _matrix(matrix, preset, steps)
     if launcher:
         chosen = replace(chosen, launch=replace(chosen.launch, launcher=launcher))
     outcome = session.run(
@@ -98,6 +99,7 @@ def run(
         fault=fault or None,
         show=terminal.progress,
         source=text,
+        given=given,
     )
     _print(outcome.report, outcome.folder, as_json)
     raise typer.Exit(outcome.exit_code(strict=strict))
@@ -124,16 +126,17 @@ def report(
     _print(session.pages(folder), folder, as_json)
 
 
-def _matrix(path: Path | None, name: str, steps: int | None) -> tuple[Matrix, str | None]:
-    """The matrix that is asked for, and its text where it is a file and nothing overrides it."""
+def _matrix(path: Path | None, name: str, steps: int | None) -> tuple[Matrix, str | None, str]:
+    """The matrix that is asked for, its text where it is a file and nothing overrides it, and how it was named."""
     if path and name:
         raise ConfigError(f"give either a file ({path}) or --preset ({name})")
     if path is None and not name and Path("matrix.toml").is_file():
         path = Path("matrix.toml")
     matrix = load(path) if path else preset(name or "quick")
+    given = shlex.quote(str(path)) if path else f"--preset {name or 'quick'}"
     if steps:
-        return replace(matrix, steps=steps), None
-    return matrix, path.read_text(encoding="utf-8") if path else None
+        return replace(matrix, steps=steps), None, given
+    return matrix, path.read_text(encoding="utf-8") if path else None, given
 
 
 def _print(report: dict[str, object], folder: Path, as_json: bool) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from dist_checks import plan as planning
+from dist_checks.judging.judge import PlanError
 from dist_checks.judging.judge import report as judge_report
 from dist_checks.judging.verdict import ExitCode, Status
 from dist_checks.matrix import ConfigError, Matrix, parse
@@ -87,13 +88,15 @@ def run(
     fault: str | None = None,
     show: ShowProgress = silent,
     source: str | None = None,
+    given: str | None = None,
     launcher: Launcher | None = None,
 ) -> Outcome:
     """Run the ladder of a matrix and judge it. Results are in ``out``, by default ``runs/<time>_<name>``.
 
     ``select`` is an expression like pytest's ``-k``; ``failed_in`` a run whose failed rungs are run again; ``fault``
-    the id of a fault to plant on the ranks; ``source`` the text to keep as matrix.toml; ``launcher`` one that is warm
-    already. Raises ConfigError for what the user can put right. Interrupted by Ctrl-C, what had finished is judged.
+    the id of a fault to plant on the ranks; ``source`` the text to keep as matrix.toml; ``given`` how the command line
+    named the matrix; ``launcher`` one that is warm already. Raises ConfigError for what the user can put right.
+    Interrupted by Ctrl-C, what had finished is judged.
     """
     matrix = parse(matrix)
     with ExitStack() as stack:
@@ -103,7 +106,7 @@ def run(
             facts = describe(matrix, launcher, fault)
         plan = _choose(_plan(matrix, facts), select, failed_in)
         folder = _new_folder(matrix, out)
-        _write_inputs(folder, matrix, plan, facts, source)
+        _write_inputs(folder, matrix, plan, facts, source, given or str(folder / "matrix.toml"))
         progress = stack.enter_context(show(len(plan.rungs)))
         interrupted = False
         try:
@@ -129,8 +132,11 @@ def judge(folder: Path) -> dict[str, Any]:
     """Judge a stored run and write its report and pages again. Raises ConfigError where ``folder`` holds no run."""
     if not (folder / "plan.json").is_file():
         raise ConfigError(f"{folder}: this is no run folder: it has no plan.json")
-    report = judge_report(folder)
-    report["environment"] = _read_json(folder / "env.json")
+    try:
+        report = judge_report(folder)
+    except PlanError as error:
+        raise ConfigError(str(error)) from None
+    report["environment"] = _read_json(folder / "env.json") if (folder / "env.json").exists() else {}
     _write_json(folder / "report.json", report)
     write_pages(report, folder)
     if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
@@ -271,7 +277,9 @@ def _point_to(link: Path, folder: Path) -> None:
     new.replace(link)
 
 
-def _write_inputs(folder: Path, matrix: Matrix, plan: Plan, facts: planning.Facts, source: str | None) -> None:
+def _write_inputs(
+    folder: Path, matrix: Matrix, plan: Plan, facts: planning.Facts, source: str | None, given: str
+) -> None:
     (folder / "matrix.toml").write_text(source or matrix.to_toml(), encoding="utf-8")
     _write_json(
         folder / "plan.json",
@@ -281,6 +289,7 @@ def _write_inputs(folder: Path, matrix: Matrix, plan: Plan, facts: planning.Fact
             "matrix": {"name": matrix.name, "recipe": matrix.recipe, "exact": matrix.exact, "steps": matrix.steps},
             "train": asdict(matrix.train),
             "recipe": dict(facts.description),
+            "given": given,
             "day": time.strftime("%Y-%m-%d"),
             "accept": [asdict(accepted) | {"until": accepted.until.isoformat()} for accepted in matrix.accept],
         },

@@ -161,6 +161,7 @@ class _Bench:
             seeds=self._seeds(rung),
             recipe=self._plan.get("recipe", {}),
             train=self._plan.get("train", {}),
+            command=f"dist-checks run {self._plan.get('given', '')}".strip(),
         )
 
     def _others_repeat(self, rung: Rung) -> bool | None:

@@ -39,6 +39,8 @@ class RungView:
     """What the rung is compared with, of each seed: for the spread of late curves."""
     recipe: Mapping[str, Any] = field(default_factory=dict)
     train: Mapping[str, Any] = field(default_factory=dict)
+    command: str = "dist-checks run"
+    """What ran this ladder: findings say how to run a part of it."""
 
     @property
     def rung(self) -> Rung:
@@ -177,7 +179,7 @@ class Writer:
         if status > Status.SKIP:
             # One step more than what is to be seen again; everything where no step is named.
             steps = rung.steps if step is None else min(max(step, 0) + 1, rung.steps)
-            try_next = f"dist-checks run -k {rung.id} --steps {steps}"
+            try_next = f"{self.view.command} -k {rung.id} --steps {steps}"
         return Finding(
             check=self.check,
             rung=rung.id,
