@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,12 @@ from launch.local import LocalLauncher
 def launcher() -> Iterator[LocalLauncher]:
     with LocalLauncher(preload=PRELOAD) as launcher:
         yield launcher
+
+
+@pytest.fixture(autouse=True, scope="session")
+def interruptible() -> None:
+    """A shell that starts the tests in the background has them ignore Ctrl-C, and their children with them."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,12 @@ ROOT = HERE.parent.parent
 def path(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ranks find the entries, and every Python that a test starts finds the package."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(HERE), str(ROOT))))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def interruptible() -> None:
+    """A shell that starts the tests in the background has them ignore Ctrl-C, and their children with them."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
