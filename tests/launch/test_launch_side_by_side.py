@@ -64,11 +64,14 @@ def test_jobs_overlap_and_never_exceed_the_slots(job, tmp_path):
     seconds = {"a": 0.1, "b": 1.5}  # so that d and e find room beside b, and c does not
     started = []
     jobs = [
-        job("span", name=name, world_size=size, payload={"spans": str(folder), "name": name})
+        job(
+            "span",
+            name=name,
+            world_size=size,
+            payload={"seconds": seconds.get(name, 0.3), "spans": str(folder), "name": name},
+        )
         for name, size in sizes.items()
     ]
-    for one in jobs:
-        one.payload["seconds"] = seconds.get(one.name, 0.3)
     with LocalLauncher(slots=3) as launcher:
         exits = {exit.job: exit for exit in launcher.run(jobs, on_start=lambda job: started.append(job.name))}
     assert {exit.state for exit in exits.values()} == {State.DONE}
