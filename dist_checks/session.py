@@ -24,7 +24,7 @@ from dist_checks.matrix import ConfigError, Matrix, parse
 from dist_checks.plan import Plan
 from dist_checks.report import github, write_pages
 from dist_checks.selection import choose
-from launch.base import Exit, Job, Launcher, State
+from launch.base import Exit, Job, Launcher, LaunchError, State
 from launch.local import LocalLauncher
 
 ENTRY = "dist_checks.worker.entry:main"
@@ -175,7 +175,11 @@ def describe(matrix: Matrix, launcher: Launcher, fault: str | None = None) -> pl
             payload=_payload(matrix, folder, fault),
             deadline=matrix.launch.deadline,
         )
-        (exit,) = launcher.run([job])
+        try:
+            (exit,) = launcher.run([job])
+        except LaunchError as error:
+            reason = str(error).strip().splitlines()[-1]
+            raise ConfigError(f"launch.launcher: '{matrix.launch.launcher}' cannot start ranks: {reason}") from None
         if exit.state is not State.DONE:
             raise ConfigError(_reason(exit))
         return planning.Facts.from_json(_read_json(folder / "recipe.json"))

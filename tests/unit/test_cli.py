@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -42,6 +43,22 @@ def test_usage_errors(tmp_path: Path, arguments: tuple[str, ...], message: str) 
     assert message in ended.stderr
     assert "Traceback" not in ended.stderr
     assert not ended.stdout
+
+
+def test_without_torch_a_run_is_refused_in_one_line(tmp_path: Path) -> None:
+    """Ranks need torch; what is left of the harness says so."""
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\")\n")
+    command = [sys.executable, "-m", "dist_checks", "run", "--out", "run"]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    ended = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ended.returncode == 2
+    assert ended.stderr == (
+        "launch.launcher: 'local' cannot start ranks: ModuleNotFoundError: No module named 'torch'\n"
+    )
+    assert not (tmp_path / "run").exists()
 
 
 def test_init_writes_a_valid_matrix_and_overwrites_nothing(tmp_path: Path) -> None:
