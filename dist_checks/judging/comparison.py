@@ -28,6 +28,8 @@ class Comparison:
     """Of all tensors of its group and step."""
     allowed: Floats
     """Absolute."""
+    spread: Floats
+    """How far the single of the same precision is from the truth, absolute; 0 where that is not what decides."""
     scale: Floats
     """Least-squares factor to what is compared with."""
     cosine: Floats
@@ -68,9 +70,15 @@ class Comparison:
             strain = np.where(self.distance == 0, 0.0, self.distance / self.allowed)
         return np.where(np.isnan(strain), np.inf, strain)
 
+    @property
+    def truth_ratio(self) -> float | None:
+        """Largest distance from the truth over that of the single, of the tensors for which that is what decides."""
+        decides = self.spread > self.allowed / 4
+        return float((self.distance[decides] / self.spread[decides]).max()) if decides.any() else None
+
     def take(self, order: Ints) -> Comparison:
         """The same rows in another order, or some of them."""
-        columns = ("step", "distance", "norm", "total", "allowed", "scale", "cosine", "rows", "yard_rows")
+        columns = ("step", "distance", "norm", "total", "allowed", "spread", "scale", "cosine", "rows", "yard_rows")
         keys = tuple(self.keys[row] for row in order.tolist())
         return replace(self, keys=keys, **{name: getattr(self, name)[order] for name in columns})
 
@@ -125,6 +133,7 @@ def compare(
         norm=norm,
         total=total,
         allowed=tolerance.allowed(norm, total, spread, mine.step[a]),
+        spread=spread,
         scale=scale,
         cosine=cosine,
         rows=a,

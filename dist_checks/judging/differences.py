@@ -49,9 +49,11 @@ def _passed(writer: Writer, noun: str, found: Comparison) -> Finding:
     worst = found.worst()
     key = found.keys[worst]
     count = len({key.name for key in found.keys})
+    ratio = found.truth_ratio
+    far = f"; at most {ratio:.2f} x as far from it as {writer.view.rung.reference}" if ratio is not None else ""
     return writer.passed(
         f"{count} {noun}s at {_steps(found)} are those of {_yard(writer)}; nearest to failing: {key.name} at step "
-        f"{key.step}, {found.observed[worst]:.1e} off, {found.allowed_relative[worst]:.1e} allowed",
+        f"{key.step}, {found.observed[worst]:.1e} off, {found.allowed_relative[worst]:.1e} allowed{far}",
         step=key.step,
         tensor=key.name,
         observed=found.observed[worst],
