@@ -18,8 +18,15 @@ def three(finding: Finding, report: Report) -> list[str]:
         repaired = f" ({words.residual(finding.residual)})" if finding.residual else ""
         why = "undoing this repairs it" if finding.explanation in body else finding.explanation
         lines += [f"why   {line}" for line in f"{why}{repaired}".splitlines()]
+    lines += [f"weights  {weights}" for weights in _weights(finding, report)]
     last = [part for part in (_axis(finding, report), finding.command and f"try  {finding.command}") if part]
     return [*lines, "    ".join(last)] if last else lines
+
+
+def _weights(finding: Finding, report: Report) -> list[str]:
+    """With which weights samples entered the gradient, where that is wrong in the same rung and not what is told."""
+    also = [other for other in report.findings if (other.rung, other.check) == (finding.rung, "contributions")]
+    return [other.message for other in also if other.status == "fail" and finding.check != "contributions"][:1]
 
 
 def headline(finding: Finding) -> str:

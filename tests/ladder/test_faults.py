@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 import pytest
 from ladders import Ladder, broken, findings
 
 from dist_checks.judging.verdict import ExitCode
+from dist_checks.report import terminal
 
 SGD = {"optimizer": "sgd", "learning_rate": 0.1}
 
@@ -51,7 +53,10 @@ def test_o11_last_micro_batch_not_reduced(ladder: Ladder) -> None:
     [entry] = outcome.report["broken"]
     assert (entry["check"], entry["step"]) == ("replicas", 0)
     assert set(entry["ranks"]) <= {0, 1, 2}
-    assert findings(outcome.report, "contributions", "dp_replicate3+accum5")[0]["message"]
+    [weighed] = findings(outcome.report, "contributions", "dp_replicate3+accum5")
+    printed = io.StringIO()
+    terminal.summary(outcome.report, printed, links={})
+    assert f"     weights  {weighed['message']}\n" in printed.getvalue()
     assert len({round(weight, 6) for weight in weights(outcome.report, "dp_replicate3+accum5")}) > 1
 
 
