@@ -39,10 +39,9 @@ def headline(finding: Finding) -> str:
 def seen(finding: Finding, report: Report) -> str:
     """The message, with ranks, observed and allowed where it does not name them itself."""
     # The judge's message may end with the explanation, which has a line of its own here.
-    message = (
-        finding.message.removesuffix(finding.explanation).rstrip(" .;") if finding.explanation else finding.message
-    )
-    message = message or finding.message
+    message, why = finding.message, finding.explanation
+    if why and message != why and message.lower().endswith(why.lower()):
+        message = message[: -len(why)].rstrip(" .;")
     if finding.ranks and "rank" not in message.lower():
         message = f"{words.ranks(finding.ranks)}: {message}" if message else words.ranks(finding.ranks)
     if finding.observed is not None and "allowed" not in message.lower():
