@@ -53,6 +53,18 @@ def test_structural_rungs_agree_with_one_device_in_every_gradient(healthy: Outco
     assert compared >= 10
 
 
+@pytest.mark.parametrize("seed", [0, 12])
+def test_fp32_and_the_small_steps_of_sgd_raise_nothing(ladder: Ladder, seed: int) -> None:
+    """Where a loss and a weight are within a few units in the last place, their own rounding is what is seen."""
+    outcome = ladder(
+        {"dp_replicate": 3, "precision": ["fp32", "fp16"]},
+        seeds=[seed],
+        options={"layers": 2},
+        train={"optimizer": "sgd", "learning_rate": 3e-3},
+    )
+    assert outcome.exit_code() is ExitCode.PASS, outcome.report["sentence"]
+
+
 def test_the_cold_start_gives_the_bits_of_the_warm_one(healthy: Outcome) -> None:
     [cold] = [id for id in rungs(healthy) if id.endswith("@cold")]
     [twins] = [f for f in healthy.report["findings"] if (f["rung"], f["check"]) == (cold, "twins")]

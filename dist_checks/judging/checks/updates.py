@@ -53,7 +53,16 @@ def _compared(view: RungView, mine: Full) -> Comparison:
     single = moves(view.reference) if view.reference is not None else None
     steps = [step for step in view.comparable_steps if step >= 0 and not view.own.skipped(step)]
     found = compare(mine, moves(view.yard), view.tolerance, single=single, steps=steps)
-    return replace(found, allowed=found.allowed + _from_gradients(view, mine, found))
+    return replace(found, allowed=found.allowed + _from_gradients(view, mine, found) + _from_storing(view, found))
+
+
+def _from_storing(view: RungView, found: Comparison) -> Any:
+    """An update is the difference of two stored weights, each rounded to its dtype by up to half a unit in the last
+    place, once for weight decay and once for the step. With SGD's small steps that is a visible share of an update."""
+    weights = view.own.full(Kind.WEIGHT)
+    rows = np.array([weights.rows[key] for key in found.keys], np.int64)
+    eps = np.array([eps_of(weights.dtypes[tensor]) for tensor in weights.tensor[rows].tolist()])
+    return eps * weights.norm[rows]
 
 
 def _from_gradients(view: RungView, mine: Full, found: Comparison) -> Any:
