@@ -34,9 +34,11 @@ MILDEST_FAULT = 1e-3
 NEAR = 2.0
 """The factor k of the truth rule. A healthy bf16 tp rung measured at most 1.13."""
 
-EARLY = 4
-"""Steps of narrow numbers that are judged one by one. Later, a spike that one run has and another has not is no fault:
-a healthy bf16 single was 0.9 away from its truth in step 11, and back in step 12."""
+EARLY = 2
+"""Steps of narrow numbers that are judged one by one: the first gradients and updates, and what these do to the next
+gradients. Later, runs part from each other at a rate of their own: of 134 healthy bf16 and fp16 rungs on a small GPT
+all stayed below 0.73 of their limits up to step 2, and one was at 2.4 in step 3 (AdamW, learning rate 0.01); a bf16
+single was 0.9 away from its truth in step 11, and back in step 12."""
 
 
 def eps_of(dtype: str) -> float:
@@ -80,8 +82,9 @@ class Tolerance:
             case Rule.REFERENCE:
                 return max(math.sqrt(self.eps * MILDEST_FAULT), 8 * self.eps)
             case Rule.TRUTH:
-                # Some tensors of the single are near the truth by chance.
-                return self.eps / 4
+                # Some tensors of the single are near the truth by chance. Of float32 one unit in the last place:
+                # healthy rungs came up to 0.9 of the limit with a quarter of it.
+                return self.eps if self.eps <= EPS["float32"] else self.eps / 4
             case Rule.ROUNDING:
                 # bf16 and fp16 gradients of a small GPT measured up to 2 eps; deeper ones round more often, and
                 # float32 adds up long sums.
