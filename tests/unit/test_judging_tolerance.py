@@ -24,12 +24,11 @@ def test_float64_is_judged_far_from_rounding_and_from_faults() -> None:
     assert 1e-12 < allowed(EXACT, step=8) < MILDEST_FAULT / 1e3
 
 
-@pytest.mark.parametrize(("dtype", "little"), [("float32", 1.01), ("float16", 0.5), ("bfloat16", 0.5)])
-def test_the_truth_rule_is_twice_the_spread_and_a_little(dtype: str, little: float) -> None:
-    """Of float32 the little is one unit in the last place."""
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_the_truth_rule_is_twice_the_spread_and_a_little(dtype: str) -> None:
     tolerance = Tolerance(rule=Rule.TRUTH, eps=EPS[dtype])
     spread = EPS[dtype]
-    assert 2 * spread < allowed(tolerance, spread=spread) < (2 + little) * spread
+    assert 2 * spread < allowed(tolerance, spread=spread) < 2.5 * spread
     assert allowed(tolerance, spread=0.0) > 0  # the single may be right by chance
     assert math.isnan(allowed(tolerance, spread=math.nan))
 
