@@ -17,11 +17,19 @@ PRECISIONS = ("fp64", "fp32", "bf16", "fp16")
 class Axis(StrEnum):
     """Every axis that a rung can switch on, outermost in the grid of ranks first."""
 
+    PP = "pp"
     DP_REPLICATE = "dp_replicate"
     DP_SHARD = "dp_shard"
+    EP = "ep"
+    CP = "cp"
     TP = "tp"
     SP = "sp"
+    ZERO = "zero"
+    SCHEDULE = "schedule"
     ACCUM = "accum"
+    CKPT_ACT = "ckpt_act"
+    COMPILE = "compile"
+    FUSED = "fused"
     PRECISION = "precision"
 
 
@@ -38,8 +46,14 @@ class Spec:
     """The world is ``degree`` times larger."""
     data: bool = False
     """Ranks along this axis read different samples."""
+    sequence: bool = False
+    """Ranks along this axis hold different parts of the sequence: a rank's loss is that of its part."""
     needs: tuple[Axis, ...] = ()
-    choices: tuple[str, ...] = ()
+    refuses: tuple[tuple[Axis, str], ...] = ()
+    """The axes that it cannot be combined with, each with the reason that the plan shows."""
+    choices: tuple[int | str, ...] = ()
+    plain: bool = True
+    """Of a choice: a rung is named by the value alone (``bf16``); else by axis and value (``zero3``)."""
     default: tuple[Value, ...] = ()
     """The values that the built-in ladder tries. Degrees of different axes are coprime where the world allows it, so
     that a gradient which is 3.000 x the reference has one suspect."""
@@ -62,12 +76,38 @@ class Spec:
                     return value
                 raise ValueError(f"{self.axis} takes true or false, not {value!r}")
             case "choice":
-                if value in self.choices:
-                    return str(value)
-                raise ValueError(f"{self.axis} takes one of {', '.join(self.choices)}, not {value!r}")
+                if value in self.choices and not isinstance(value, bool):
+                    assert isinstance(value, int | str)
+                    return value
+                raise ValueError(f"{self.axis} takes one of {', '.join(map(str, self.choices))}, not {value!r}")
+
+    def word(self, value: Value) -> str:
+        """What ``value`` is called in the name of a rung: ``tp2``, ``sp``, ``zero3``, ``bf16``."""
+        match self.takes:
+            case "degree":
+                return f"{self.axis}{value}"
+            case "switch":
+                return f"{self.axis}"
+            case "choice":
+                return f"{value}" if self.plain else f"{self.axis}{value}"
+
+    def unword(self, part: str) -> Value | None:
+        """The value that is called ``part``; None where it is not one of this axis."""
+        if self.takes == "degree":
+            number = part.removeprefix(self.axis)
+            return int(number) if number != part and number.isdecimal() else None
+        values: tuple[Value, ...] = (True,) if self.takes == "switch" else self.choices
+        return next((value for value in values if part == self.word(value)), None)
 
 
 SPECS: tuple[Spec, ...] = (
+    Spec(
+        axis=Axis.PP,
+        takes="degree",
+        meaning="layers split over stages, which pass micro-batches on: torch.distributed.pipelining",
+        devices=True,
+        default=(2,),
+    ),
     Spec(
         axis=Axis.DP_REPLICATE,
         takes="degree",
@@ -85,6 +125,22 @@ SPECS: tuple[Spec, ...] = (
         default=(3, 2),
     ),
     Spec(
+        axis=Axis.EP,
+        takes="degree",
+        meaning="experts of a mixture spread over ranks that read different samples; tokens travel by all-to-all",
+        devices=True,
+        data=True,
+        default=(2,),
+    ),
+    Spec(
+        axis=Axis.CP,
+        takes="degree",
+        meaning="the sequence split over ranks, which exchange keys and values in attention",
+        devices=True,
+        sequence=True,
+        default=(2,),
+    ),
+    Spec(
         axis=Axis.TP,
         takes="degree",
         meaning="matrices sharded by columns and rows, vocabulary-parallel embedding and loss",
@@ -98,7 +154,45 @@ SPECS: tuple[Spec, ...] = (
         needs=(Axis.TP,),
         default=(True,),
     ),
+    Spec(
+        axis=Axis.ZERO,
+        takes="choice",
+        meaning="optimizer state (1), gradients (2), parameters (3) partitioned over replicas by DeepSpeed; "
+        "redundancy: torch's ZeroRedundancyOptimizer",
+        needs=(Axis.DP_REPLICATE,),
+        choices=(1, 2, 3, "redundancy"),
+        plain=False,
+        default=(1, 2, 3),
+    ),
+    Spec(
+        axis=Axis.SCHEDULE,
+        takes="choice",
+        meaning="the order in which stages work, where it is not gpipe",
+        needs=(Axis.PP,),
+        choices=("1f1b", "interleaved", "zerobubble"),
+        default=("1f1b", "interleaved"),
+    ),
     Spec(axis=Axis.ACCUM, takes="degree", meaning="micro-batches for one optimizer step", default=(5,)),
+    Spec(
+        axis=Axis.CKPT_ACT,
+        takes="switch",
+        meaning="activation checkpointing: blocks are computed again in backward",
+        default=(True,),
+    ),
+    Spec(
+        axis=Axis.COMPILE,
+        takes="switch",
+        meaning="torch.compile for each block",
+        structural=False,
+        default=(True,),
+    ),
+    Spec(
+        axis=Axis.FUSED,
+        takes="switch",
+        meaning="fused kernels of attention and optimizer",
+        structural=False,
+        default=(True,),
+    ),
     Spec(
         axis=Axis.PRECISION,
         takes="choice",
@@ -145,10 +239,7 @@ class Setting(Mapping[Axis, Value]):
     @property
     def name(self) -> str:
         """``tp2+sp+accum5+bf16``; ``single`` with every axis off."""
-        parts = []
-        for axis, value in self._on.items():
-            parts.append({"degree": f"{axis}{value}", "switch": f"{axis}", "choice": f"{value}"}[SPEC[axis].takes])
-        return "+".join(parts) or "single"
+        return "+".join(SPEC[axis].word(value) for axis, value in self._on.items()) or "single"
 
     @classmethod
     def parse(cls, name: str) -> Setting:
@@ -186,12 +277,8 @@ class Setting(Mapping[Axis, Value]):
 
 def _parse_part(part: str) -> tuple[Axis, Value]:
     for spec in SPECS:
-        if spec.takes == "choice" and part in spec.choices:
-            return spec.axis, part
-        if spec.takes == "switch" and part == spec.axis:
-            return spec.axis, True
-        if spec.takes == "degree" and part.startswith(spec.axis) and part[len(spec.axis) :].isdecimal():
-            return spec.axis, int(part[len(spec.axis) :])
+        if (value := spec.unword(part)) is not None:
+            return spec.axis, value
     raise ValueError(f"'{part}' is no axis with its value, such as tp2, sp or bf16")
 
 
@@ -242,6 +329,15 @@ class Layout:
     def groups(self, *axes: Axis) -> tuple[tuple[int, ...], ...]:
         """All groups along ``axes``; together they hold each rank once."""
         return tuple(dict.fromkeys(self.group(rank, *axes) for rank in range(self.world_size)))
+
+    def loss_part(self, rank: int) -> tuple[int, ...]:
+        """Which part of a batch the loss of the rank is summed over: its samples, and its part of the sequence."""
+        return tuple(at for axis, at in self.coordinates(rank).items() if SPEC[axis].data or SPEC[axis].sequence)
+
+    @property
+    def loss_parts(self) -> int:
+        """How many different :meth:`loss_part` there are."""
+        return math.prod(degree for axis, degree in self.degrees.items() if SPEC[axis].data or SPEC[axis].sequence)
 
     @property
     def data_axes(self) -> tuple[Axis, ...]:

@@ -117,6 +117,9 @@ class _Refusals:
             for needed in SPEC[axis].needs:
                 if needed not in setting:
                     return f"{axis} needs {needed}"
+            for other, why in SPEC[axis].refuses:
+                if other in setting:
+                    return f"{axis} cannot be combined with {other}: {why}"
             for name, number in self._facts.divisors.get(axis, {}).items():
                 # A switch such as sp cuts along the axis that it needs.
                 cutting = axis if SPEC[axis].takes == "degree" else SPEC[axis].needs[0]

@@ -213,7 +213,7 @@ def _words(broken: Broken, outcomes: Sequence[Outcome]) -> str:
     """``tp (alone)``, ``dp_replicate x accum (only together)``, ``tp (alone; 4 fails, 2 passes)``."""
     name = " x ".join(axis.value for axis in broken.setting)
     notes = ["alone" if len(broken.setting) == 1 else "only together"]
-    choices = [str(value) for axis, value in broken.setting.items() if SPEC[axis].takes == "choice"]
+    choices = [str(value) for axis, value in broken.setting.numerics.items() if SPEC[axis].takes == "choice"]
     notes += [f"in {value}" for value in choices]
     if not broken.decided:
         notes = [f"not decided: {_undecided(broken, outcomes)}"]

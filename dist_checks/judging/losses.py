@@ -18,14 +18,14 @@ class Loss:
 
     step: int
     sum: float
-    """Over all targets of all data ranks."""
+    """Over all targets of the batch."""
     targets: int
     printed: dict[int, float | None]
     """By rank."""
     own: dict[int, float]
     """Loss per target of the samples of each rank."""
     apart: tuple[int, int] | None
-    """Two ranks with the same samples and different sums."""
+    """Two ranks with the same samples and tokens, and different sums."""
 
     @property
     def mean(self) -> float:
@@ -34,17 +34,19 @@ class Loss:
 
 
 def losses(seen: Seen) -> dict[int, Loss]:
-    """By step, for the steps that all ranks have recorded and whose data ranks are all there."""
+    """By step, for the steps that all ranks have recorded and in which every part of the batch has a loss."""
     layout = Layout(seen.rung.setting)
-    groups: dict[int, list[int]] = {}
+    groups: dict[tuple[int, ...], list[int]] = {}
     for rank in seen.trace.ranks:
-        if rank.rank < layout.world_size:
-            groups.setdefault(layout.data_rank(rank.rank), []).append(rank.rank)
-    if len(groups) < layout.data_size:
+        # Only the last stage of a pipeline has a loss.
+        if rank.rank < layout.world_size and all(step["loss_sum"] is not None for step in rank.steps.values()):
+            groups.setdefault(layout.loss_part(rank.rank), []).append(rank.rank)
+    if len(groups) < layout.loss_parts:
         return {}
+    owners = [rank for ranks in groups.values() for rank in ranks]
     out = {}
     for step in seen.trace.steps:
-        events = {rank.rank: rank.steps[step] for rank in seen.trace.ranks}
+        events = {rank: seen.trace.by_rank[rank].steps[step] for rank in owners}
         sums = {rank: float(event["loss_sum"]) for rank, event in events.items()}
         counts = {rank: int(event["targets"]) for rank, event in events.items()}
         apart = None

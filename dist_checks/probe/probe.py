@@ -102,7 +102,7 @@ class Probe:
 
     def step(
         self,
-        loss_sum: float,
+        loss_sum: float | None,
         targets: int,
         printed_loss: float | None = None,
         loss_scale: float | None = None,

@@ -109,7 +109,7 @@ class Recorder(Probe):
 
     def step(
         self,
-        loss_sum: float,
+        loss_sum: float | None,
         targets: int,
         printed_loss: float | None = None,
         loss_scale: float | None = None,
@@ -128,7 +128,7 @@ class Recorder(Probe):
             ids=[i for batch in self._batches for i in batch.ids],
             micro_batches=[list(batch.ids) for batch in self._batches],
             tokens=list(last.tokens) if last is not None and last.tokens is not None else None,
-            loss_sum=float(loss_sum),
+            loss_sum=None if loss_sum is None else float(loss_sum),
             targets=int(targets),
             printed_loss=None if printed_loss is None else float(printed_loss),
             learning_rates=self._rates or self._learning_rates(),

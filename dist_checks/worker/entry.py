@@ -17,8 +17,7 @@ from dist_checks.probe.probe import Probe
 from dist_checks.probe.record import Record
 from dist_checks.recipes import TrainSettings, load
 from dist_checks.rung import Role, Rung
-from dist_checks.worker import mesh
-from dist_checks.worker.loop import Trainer
+from dist_checks.worker import mesh, trainers
 
 DESCRIPTION = "recipe.json"
 
@@ -46,7 +45,7 @@ def main(payload: Mapping[str, Any]) -> None:
     }
     record = Record(narrowing=rung.role is Role.SINGLE)
     attach = partial(Probe.attach, folder=Path(payload["folder"]), rank=world.rank, header=header, record=record)
-    Trainer(
+    trainers.choose(world)(
         recipe=recipe,
         train=train,
         world=world,

@@ -55,9 +55,7 @@ class Trainer:
         total = self.count_targets(targets)
         self.set_learning_rate(index)
         self.optimizer.zero_grad()
-        loss_sum = 0.0
-        for number, (ids, batch) in enumerate(zip(micro_batches, batches, strict=True), start=1):
-            loss_sum += self.micro_step(epoch, ids, batch, total, last=number == len(batches))
+        loss_sum = self.accumulate(epoch, micro_batches, batches, total)
         self.reduce()
         loss_scale = self.loss_scale
         self.probe.gradients(loss_scale=loss_scale)
@@ -88,6 +86,15 @@ class Trainer:
         return round(mesh.sum_over_data(self.world, targets))
 
     # Forward and backward
+
+    def accumulate(
+        self, epoch: int, micro_batches: Sequence[Sequence[int]], batches: Sequence[Batch], total: int
+    ) -> float:
+        """Adds up the gradients of all micro-batches of a step; returns the sum of their losses over targets."""
+        loss_sum = 0.0
+        for number, (ids, batch) in enumerate(zip(micro_batches, batches, strict=True), start=1):
+            loss_sum += self.micro_step(epoch, ids, batch, total, last=number == len(batches))
+        return loss_sum
 
     def micro_step(self, epoch: int, ids: Sequence[int], batch: Batch, total: int, last: bool) -> float:
         """Adds the gradient of one micro-batch; returns the sum of its loss over targets."""

@@ -45,7 +45,7 @@ def test_what_comes_with_the_package_is_valid() -> None:
         ({"steps": "8"}, "matrix: steps: input should be a valid integer, not '8'"),
         ({"seeds": []}, "matrix: seeds: expected at least one seed"),
         ({"seeds": [1, 1]}, "matrix: seeds: expected at least one seed"),
-        ({"axes": {"zp": 2}}, "matrix: axes.zp: this is no axis, expected one of dp_replicate, dp_shard"),
+        ({"axes": {"zp": 2}}, "matrix: axes.zp: this is no axis, expected one of pp, dp_replicate, dp_shard"),
         (
             {"axes": {"tp": [2, "four"]}},
             "matrix: axes.tp[1]: tp takes a whole number of at least 1 (1 is off), not 'four'",

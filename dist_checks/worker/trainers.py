@@ -1,0 +1,11 @@
+"""Which loop trains a rung: the plain one, or that of a framework which owns a part of the step."""
+
+from __future__ import annotations
+
+from dist_checks.worker.loop import Trainer
+from dist_checks.worker.mesh import World
+
+
+def choose(world: World) -> type[Trainer]:
+    """On every rank, the same. The modules of frameworks are imported by the rungs that use them only."""
+    return Trainer
