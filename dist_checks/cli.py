@@ -16,7 +16,7 @@ from dist_checks import doctor as doctoring
 from dist_checks import session
 from dist_checks.judging.verdict import ExitCode
 from dist_checks.matrix import SAMPLE, ConfigError, Matrix, load, preset
-from dist_checks.report import ladder, terminal
+from dist_checks.report import ladder, table, terminal
 
 app = typer.Typer(
     name="dist-checks",
@@ -121,9 +121,14 @@ def judge(
 def report(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="a run's folder")] = Path("runs/latest"),
     as_json: Json = False,
+    as_table: Annotated[bool, typer.Option("--table", help="print a Markdown table of the rungs instead")] = False,
 ) -> None:
     """Write the pages of a judged run again, and print its summary."""
-    _print(session.pages(folder), folder, as_json)
+    written = session.pages(folder)
+    if as_table:
+        print(table.render(written), end="")
+    else:
+        _print(written, folder, as_json)
 
 
 def _matrix(path: Path | None, name: str, steps: int | None) -> tuple[Matrix, str | None, str]:

@@ -58,6 +58,7 @@ def _passed(writer: Writer, noun: str, found: Comparison) -> Finding:
         tensor=key.name,
         observed=found.observed[worst],
         allowed=found.allowed_relative[worst],
+        truth_ratio=ratio,
     )
 
 

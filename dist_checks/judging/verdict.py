@@ -91,6 +91,8 @@ class Finding:
     scale: float | None = None
     """Least-squares factor to the reference: 2.0 where everything is twice too large."""
     cosine: float | None = None
+    truth_ratio: float | None = None
+    """In narrow numbers: the largest distance from the float64 run over that of the single of the same numerics."""
     explanation: Explanation | None = None
     blames: Blamed | None = None
     """Set where the finding itself says that no axis is to blame."""
@@ -110,6 +112,7 @@ class Finding:
             "allowed": self.allowed,
             "scale": self.scale,
             "cosine": self.cosine,
+            "truth_ratio": self.truth_ratio,
             "message": self.message,
             "try": self.try_next,
         }

@@ -170,6 +170,7 @@ class Writer:
         allowed: float | None = None,
         scale: float | None = None,
         cosine: float | None = None,
+        truth_ratio: float | None = None,
         explanation: Explanation | None = None,
         blames: Blamed | None = None,
     ) -> Finding:
@@ -193,6 +194,7 @@ class Writer:
             allowed=_plain(allowed),
             scale=_plain(scale),
             cosine=_plain(cosine),
+            truth_ratio=_plain(truth_ratio),
             explanation=explanation,
             blames=blames,
             try_next=try_next,

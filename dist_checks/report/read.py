@@ -127,6 +127,7 @@ def _finding(item: Mapping[str, Any], key: str) -> Finding:
         allowed=_number(item.get("allowed")),
         scale=_number(item.get("scale")),
         cosine=_number(item.get("cosine")),
+        truth_ratio=_number(item.get("truth_ratio")),
         message=_message(item.get("message")),
         explanation=_message(item.get("explanation")),
         residual=_pair(item.get("residual")),

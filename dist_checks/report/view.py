@@ -26,6 +26,7 @@ class Finding:
     allowed: float | None
     scale: float | None
     cosine: float | None
+    truth_ratio: float | None
     message: str
     explanation: str
     residual: tuple[float | None, float | None] | None
