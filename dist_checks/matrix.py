@@ -54,6 +54,8 @@ class Combine:
     mode: Literal["singles", "pairs", "all"] = "pairs"
     most: _AtLeastOne = 3
     """Structural axes that are on in one rung, at most."""
+    include: tuple[str, ...] = ()
+    """Names of settings, like ``tp2+accum5``, that are planned whatever the mode, with any values."""
     exclude: tuple[str, ...] = ()
     """Names of settings, like ``tp2+accum5``: no rung that has all of it on is planned."""
 
@@ -111,6 +113,10 @@ class Matrix:
     def plain(self) -> str:
         """The precision where the precision axis is off."""
         return "fp64" if self.exact else "fp32"
+
+    @property
+    def included(self) -> tuple[Setting, ...]:
+        return tuple(Setting.parse(name) for name in self.combine.include)
 
     @property
     def excluded(self) -> tuple[Setting, ...]:
@@ -187,11 +193,12 @@ def _rules(matrix: Matrix) -> list[str]:
         for needed in SPEC[axis].needs if values else ():
             if not matrix.axes.get(needed):
                 problems.append(f"axes.{axis}: {axis} needs {needed}, and axes.{needed} has no value")
-    for index, name in enumerate(matrix.combine.exclude):
-        try:
-            Setting.parse(name)
-        except ValueError as error:
-            problems.append(f"combine.exclude[{index}]: {error}")
+    for key, names in (("include", matrix.combine.include), ("exclude", matrix.combine.exclude)):
+        for index, name in enumerate(names):
+            try:
+                Setting.parse(name)
+            except ValueError as error:
+                problems.append(f"combine.{key}[{index}]: {error}")
     if not matrix.seeds or len(set(matrix.seeds)) != len(matrix.seeds) or min(matrix.seeds) < 0:
         problems.append(f"seeds: expected at least one seed, each 0 or more and none twice, not {list(matrix.seeds)}")
     return problems

@@ -87,8 +87,12 @@ def make(matrix: Matrix, facts: Facts, devices: int) -> Plan:
         if reason := refuse(setting):
             raise ConfigError(f"axes.{axis}[{index}]: {reason}")
 
+    for index, setting in enumerate(matrix.included):
+        if reason := refuse(setting):
+            raise ConfigError(f"combine.include[{index}]: {reason}")
+
     skipped: dict[Setting, str] = {}
-    wanted: list[Setting] = list(alone.values())
+    wanted: list[Setting] = [*alone.values(), *matrix.included]
     if matrix.combine.mode != "singles":
         for setting in _combinations(matrix, refuse, skipped):
             wanted.append(setting)

@@ -56,6 +56,7 @@ def test_what_comes_with_the_package_is_valid() -> None:
         ({"axes": 3}, "matrix: axes: expected a table of axes, not 3"),
         ({"train": {"optimizer": "lion"}}, "matrix: train.optimizer: input should be 'adamw' or 'sgd', not 'lion'"),
         ({"train": {"momentum": 0.9}}, "matrix: train.momentum: this key is not known"),
+        ({"combine": {"include": ["tp2+sp7"]}}, "matrix: combine.include[0]: 'sp7' is no axis with its value"),
         ({"combine": {"exclude": ["tp2+xp2"]}}, "matrix: combine.exclude[0]: 'xp2' is no axis with its value"),
         ({"accept": [{"reason": "x"}]}, "matrix: accept[0].until: this key is missing"),
     ],

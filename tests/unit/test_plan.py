@@ -131,6 +131,17 @@ def test_equal_degrees_run_where_the_matrix_has_no_others() -> None:
     assert "dp_shard2+tp2" in ids(plan({"dp_shard": 2, "tp": 2}))
 
 
+def test_included() -> None:
+    with_it = plan({"tp": 2}, combine={"mode": "singles", "include": ["dp_replicate2+tp2+accum3"]})
+    assert [rung.id for rung in with_it.rungs if rung.planned and rung.role is Role.RUNG] == [
+        "tp2",
+        "dp_replicate2+tp2+accum3",
+    ]
+    assert {"tp2+accum3", "dp_replicate2+accum3", "dp_replicate2+tp2"} <= set(ids(with_it))
+    with pytest.raises(ConfigError, match=r"combine.include\[0\]: tp degree \(3\) must divide"):
+        plan({"tp": 2}, combine={"include": ["tp3"]})
+
+
 def test_excluded() -> None:
     without = plan({"tp": 2, "accum": 5}, combine={"exclude": ["tp2+accum5"]})
     assert "tp2+accum5" not in ids(without)
