@@ -157,7 +157,7 @@ class _Refusals:
             if degrees[one] != degrees[two]:
                 continue
             for axis, other in ((one, two), (two, one)):
-                better = [value for value in self._matrix.axes[axis] if value != degrees[other]]
+                better = [value for value in self._matrix.axes.get(axis, ()) if value != degrees[other]]
                 world = Layout(setting).world_size // degrees[axis]
                 if any(isinstance(value, int) and value * world <= self._devices for value in better):
                     return (
