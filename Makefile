@@ -3,6 +3,7 @@
 # make lint      formatting, lint, types, import contracts
 
 PYTHON ?= python3
+EXTRAS ?= dev
 BIN    := .venv/bin
 READY  := .venv/.ready
 
@@ -21,7 +22,7 @@ lint: $(READY)
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[$(EXTRAS)]'
 	touch $@
 
 clean:
