@@ -14,7 +14,13 @@ ROOT = Path(__file__).parents[2]
 
 def run(*argv: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        argv, env={**os.environ, **env}, capture_output=True, text=True, timeout=60, check=False, stdin=subprocess.DEVNULL
+        argv,
+        env={**os.environ, **env},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        stdin=subprocess.DEVNULL,
     )
 
 
