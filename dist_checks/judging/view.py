@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dist_checks.axes import Layout
+from dist_checks.axes import Axis, Layout
 from dist_checks.judging.comparison import Comparison, compare
 from dist_checks.judging.reading import Trace
 from dist_checks.judging.seen import Seen
@@ -18,6 +18,9 @@ from dist_checks.judging.tolerance import DTYPE, EPS, Rule, Tolerance, narrowest
 from dist_checks.judging.verdict import Blamed, Explanation, Finding, Status
 from dist_checks.rung import Rung
 from dist_checks.trace import BEFORE, Kind
+
+SAME_DRAWS = frozenset({Axis.CKPT_ACT})
+"""Structural axes under which one device draws the random numbers of the reference, in its order."""
 
 
 @dataclass(frozen=True)
@@ -115,8 +118,12 @@ class RungView:
     @cached_property
     def not_comparable(self) -> str:
         """Why comparing with the yard says nothing; empty where it does."""
-        if self.dropout and self.rung.setting.structural:
-            return "the recipe has dropout, which masks other elements in another layout: switch it off to compare"
+        redrawn = [axis.value for axis in self.rung.setting.structural if axis not in SAME_DRAWS]
+        if self.dropout and redrawn:
+            return (
+                f"the recipe has dropout, which masks other elements under {' and '.join(redrawn)}: "
+                "switch it off to compare"
+            )
         return other_start(self.own, self.yard) if self.yard is not None else ""
 
     @property

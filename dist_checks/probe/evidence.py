@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
@@ -14,19 +16,25 @@ from dist_checks.probe.header import dtype_name
 class Evidence:
     """On every rank: watches from when it is made to :meth:`fields`, which are those of the evidence event."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, blocks: Mapping[str, nn.Module]) -> None:
         self._dtypes: set[str] = set()
+        self._runs = {"forward": 0, "backward": 0}
         self._unrecorded: dict[tuple[str, str], str] = {}
         self._handles: list[RemovableHandle] = [
             module.register_forward_hook(self._saw_product)
             for module in model.modules()
             if isinstance(module, nn.Linear)
         ]
+        self._handles += [block.register_forward_pre_hook(self._saw_block) for block in blocks.values()]
         self._since = mark()
 
     def _saw_product(self, module: nn.Module, args: Any, output: object) -> None:
         if isinstance(output, Tensor):
             self._dtypes.add(dtype_name(output.dtype))
+
+    def _saw_block(self, module: nn.Module, args: Any) -> None:
+        # Before, not after: a recomputation ends as soon as it has what backward needs, in the middle of a block.
+        self._runs["forward" if torch._C._current_graph_task_id() == -1 else "backward"] += 1
 
     def unrecorded(self, kind: str, name: str, reason: str) -> None:
         """A tensor that the probe could not read: said once, so that its absence is not taken for a fault."""
@@ -40,6 +48,7 @@ class Evidence:
     def fields(self) -> dict[str, Any]:
         return {
             "matmul_dtypes": sorted(self._dtypes),
+            "block_runs": dict(self._runs),
             "collectives": collectives(self._since),
             "unrecorded": [
                 {"kind": kind, "name": name, "reason": reason} for (kind, name), reason in self._unrecorded.items()

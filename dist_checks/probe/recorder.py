@@ -52,7 +52,7 @@ class Recorder(Probe):
         self._epochs = 0
         fields = header_fields(model, self._optimizers, tuple(blocks), {"device": str(self._device), **header})
         self._writer = Writer(folder, rank, fields)
-        self._evidence = Evidence(model)
+        self._evidence = Evidence(model, blocks)
         self._scribe = Scribe(self._writer, self._device, self._evidence.unrecorded)
         self._blocks = BlockHooks(blocks, self._write_samples)
         self._narrowing = Narrowing(model) if record.narrowing else None

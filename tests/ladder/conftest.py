@@ -31,9 +31,9 @@ def interruptible() -> None:
 def ladder(launcher: LocalLauncher, tmp_path: Path) -> Ladder:
     """Runs the values of ``axes`` and judges them; only what the test is about is on the ladder."""
 
-    def run(axes: dict[str, Any], *, fault: str | None = None, **matrix: Any) -> Outcome:
+    def run(axes: dict[str, Any], *, fault: str | None = None, select: str = "", **matrix: Any) -> Outcome:
         matrix = {"steps": 3, "launch": {"cold_twin": False, "deadline": 120.0}, **matrix, "axes": axes}
         runs = len(list(tmp_path.iterdir()))
-        return session.run(matrix, out=tmp_path / f"run{runs}", fault=fault, launcher=launcher)
+        return session.run(matrix, out=tmp_path / f"run{runs}", fault=fault, select=select, launcher=launcher)
 
     return run

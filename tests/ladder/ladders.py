@@ -8,7 +8,9 @@ from dist_checks.session import Outcome
 
 
 class Ladder(Protocol):
-    def __call__(self, axes: dict[str, Any], *, fault: str | None = None, **matrix: Any) -> Outcome: ...
+    def __call__(
+        self, axes: dict[str, Any], *, fault: str | None = None, select: str = "", **matrix: Any
+    ) -> Outcome: ...
 
 
 def broken(report: dict[str, Any]) -> list[list[str]]:

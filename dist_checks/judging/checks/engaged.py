@@ -99,6 +99,17 @@ def _accum(view: RungView, axis: Axis) -> Proof:
     return True, f"{wanted} micro-batches a step"
 
 
+def _recomputed(view: RungView, axis: Axis) -> Proof:
+    """Blocks that ran while a backward did, on every rank."""
+    for rank in view.trace.ranks:
+        runs = rank.evidence.get("block_runs") or {}
+        if not runs.get("forward"):
+            return None, f"no run of a block was recorded on rank {rank.rank}"
+        if not runs.get("backward"):
+            return False, f"rank {rank.rank} ran {runs['forward']} blocks in forward and none again in backward"
+    return True, f"{runs['backward']} of {runs['forward']} blocks ran again in backward"
+
+
 def _precision(view: RungView) -> Proof:
     wanted = DTYPE[view.rung.precision]
     seen = {plain_dtype(dtype) for rank in view.trace.ranks for dtype in rank.evidence.get("matmul_dtypes") or ()}
@@ -126,4 +137,5 @@ _PROOFS = {
     Axis.TP: _cut,
     Axis.SP: _sequence,
     Axis.ACCUM: _accum,
+    Axis.CKPT_ACT: _recomputed,
 }

@@ -7,7 +7,7 @@ from typing import Protocol
 from torch import nn
 
 from dist_checks.recipes.base import Recipe
-from dist_checks.worker.axes import accum, dp_replicate, dp_shard, precision, sp, tp
+from dist_checks.worker.axes import accum, ckpt_act, dp_replicate, dp_shard, precision, sp, tp
 from dist_checks.worker.mesh import World
 
 
@@ -22,9 +22,9 @@ class AxisModule(Protocol):
         ...
 
 
-# Numbers first, then what cuts tensors inside a layer, then what cuts or copies whole layers. sp before tp, which
-# applies the plan of both.
-ORDER: tuple[AxisModule, ...] = (precision, sp, tp, dp_shard, dp_replicate, accum)
+# Numbers first, then what cuts tensors inside a layer, then what runs a layer again, then what cuts or copies whole
+# layers. sp before tp, which applies the plan of both.
+ORDER: tuple[AxisModule, ...] = (precision, sp, tp, ckpt_act, dp_shard, dp_replicate, accum)
 
 
 def apply_all(model: nn.Module, recipe: Recipe, world: World) -> nn.Module:

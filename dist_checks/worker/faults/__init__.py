@@ -5,11 +5,13 @@ from __future__ import annotations
 from dist_checks.rung import Rung
 from dist_checks.worker.faults import (
     bit_flipped,
+    checkpointing_not_active,
     clip_before_unscale,
     gradient_scaled,
     head_zeroed,
     last_micro_batch_unreduced,
     local_norm,
+    masks_drawn_again,
     mean_of_means,
     norm_gradients_not_summed,
     own_initial_weights,
@@ -30,6 +32,8 @@ FAULTS: tuple[Fault, ...] = (
     gradient_scaled.FAULT,
     head_zeroed.FAULT,
     bit_flipped.FAULT,
+    masks_drawn_again.FAULT,
+    checkpointing_not_active.FAULT,
 )
 
 
