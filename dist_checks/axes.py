@@ -138,6 +138,11 @@ SPECS: tuple[Spec, ...] = (
         meaning="the sequence split over ranks, which exchange keys and values in attention",
         devices=True,
         sequence=True,
+        refuses=(
+            (Axis.PP, "the stages of the pipeline take whole sequences"),
+            (Axis.EP, "the gradients of experts are not reduced over parts of the sequence"),
+            (Axis.ZERO, "its engine averages gradients over data ranks only"),
+        ),
         default=(2,),
     ),
     Spec(
@@ -271,6 +276,21 @@ class Setting(Mapping[Axis, Value]):
             if not any(axis in SPEC[other].needs for other in self._on if other != axis)
         }
 
+    def cutters(self, axis: Axis) -> tuple[Axis, ...]:
+        """Over the ranks of which axes, outermost first, ``axis`` cuts: its own, or, as a switch such as sp, those of
+        the axis that it needs. What sp cuts is a part of the sequence already, under cp."""
+        if SPEC[axis].takes == "degree":
+            return (axis,)
+        return (*(other for other in self._on if SPEC[other].sequence), *SPEC[axis].needs)
+
+    def must_divide(self, axis: Axis, name: str, number: int) -> str:
+        """The rule that is broken where ``axis`` cuts ``number`` into unequal parts; else an empty string."""
+        axes = self.cutters(axis)
+        degrees = [self.degree(each) for each in axes]
+        if number % math.prod(degrees) == 0:
+            return ""
+        return f"{' x '.join(axes)} degree ({' x '.join(map(str, degrees))}) must divide {name} ({number})"
+
     def to_json(self) -> dict[str, Value]:
         return {axis.value: value for axis, value in self._on.items()}
 
@@ -336,8 +356,13 @@ class Layout:
 
     @property
     def loss_parts(self) -> int:
-        """How many different :meth:`loss_part` there are."""
-        return math.prod(degree for axis, degree in self.degrees.items() if SPEC[axis].data or SPEC[axis].sequence)
+        """How many different :meth:`loss_part` there are: over so many ranks gradients are averaged."""
+        return math.prod(self.degrees[axis] for axis in self.loss_axes)
+
+    @property
+    def loss_axes(self) -> tuple[Axis, ...]:
+        """The axes along which losses add up."""
+        return tuple(axis for axis in self.degrees if SPEC[axis].data or SPEC[axis].sequence)
 
     @property
     def data_axes(self) -> tuple[Axis, ...]:

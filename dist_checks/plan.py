@@ -22,6 +22,8 @@ class Facts:
 
     divisors: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """For an axis, the named numbers that its degree must divide: ``{"tp": {"heads": 4}}``."""
+    lacking: Mapping[str, str] = field(default_factory=dict)
+    """The axes that it has no seam for, each with what they need: ``{"cp": "needs a recipe with ..."}``."""
     description: Mapping[str, Any] = field(default_factory=dict)
     """All of it, for the judge."""
 
@@ -37,7 +39,7 @@ class Facts:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Facts:
-        return cls(divisors=data.get("divisors", {}), description=data)
+        return cls(divisors=data.get("divisors", {}), lacking=data.get("lacking", {}), description=data)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,12 +126,11 @@ class _Refusals:
             for other, why in SPEC[axis].refuses:
                 if other in setting:
                     return f"{axis} cannot be combined with {other}: {why}"
+            if lacking := self._facts.lacking.get(axis):
+                return f"{axis} {lacking}"
             for name, number in self._facts.divisors.get(axis, {}).items():
-                # A switch such as sp cuts along the axis that it needs.
-                cutting = axis if SPEC[axis].takes == "degree" else SPEC[axis].needs[0]
-                degree = setting.degree(cutting)
-                if number % degree:
-                    return f"{cutting} degree ({degree}) must divide the recipe's {name} ({number})"
+                if rule := setting.must_divide(axis, f"the recipe's {name}", number):
+                    return rule
         if layout.world_size > self._devices:
             return f"a world of {layout.world_size} ranks is larger than the {self._devices} devices"
         batch = self._smallest_batch()

@@ -151,10 +151,7 @@ def diagnosis(view: RungView, found: Weights) -> str:
     """
     weight = dict(zip(found.ids, found.weights.tolist(), strict=True))
     by_rank, by_micro, _ = _readers(view, found.step)
-    total = sum(
-        int(view.trace.by_rank[ranks[0]].steps.get(found.step, {}).get("targets", 0))
-        for ranks in view.data_ranks().values()
-    )
+    total = _targets(view, found.step)
     for groups, name in ((by_rank, "data rank"), (by_micro, "micro-batch")):
         means = [[weight[id] for id in ids if id in weight] for ids in groups.values()]
         if len(means) < 2 or not all(each and min(each) > 0 and _one(each, found) for each in means):
@@ -168,6 +165,12 @@ def diagnosis(view: RungView, found: Weights) -> str:
             listed = ", ".join(map(str, whole[:8])) + (", ..." if len(whole) > 8 else "")
             return f"a mean of means: each {name} was divided by its own targets ({listed}), not by the {total} of all"
     return ""
+
+
+def _targets(view: RungView, step: int) -> int:
+    """Of the whole batch: those of each data rank, which under cp its ranks have among them."""
+    parts = {view.layout.loss_part(rank): rank for ranks in view.data_ranks().values() for rank in reversed(ranks)}
+    return sum(int(view.trace.by_rank[rank].steps.get(step, {}).get("targets", 0)) for rank in parts.values())
 
 
 def _readers(

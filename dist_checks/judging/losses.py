@@ -23,7 +23,7 @@ class Loss:
     printed: dict[int, float | None]
     """By rank."""
     own: dict[int, float]
-    """Loss per target of the samples of each rank."""
+    """Loss per target of the part of each rank; NaN where it has no target."""
     apart: tuple[int, int] | None
     """Two ranks with the same samples and tokens, and different sums."""
 

@@ -162,7 +162,8 @@ def pieces(view: RungView, kind: Kind, found: Comparison, rows: Rows) -> Explana
 def _axes_to_add(view: RungView) -> list[tuple[Axis, ...]]:
     on = [axis for axis, degree in view.layout.degrees.items() if degree > 1]
     data = tuple(axis for axis in on if SPEC[axis].data)
-    return [(axis,) for axis in on] + ([data] if len(data) > 1 else [])
+    loss = tuple(axis for axis in on if SPEC[axis].data or SPEC[axis].sequence)
+    return [*dict.fromkeys([*((axis,) for axis in on), *(axes for axes in (data, loss) if axes)])]
 
 
 def _sums_over(

@@ -6,12 +6,12 @@ import importlib
 from collections.abc import Mapping
 from typing import Any
 
-from dist_checks.recipes.base import IGNORE, Batch, Recipe
+from dist_checks.recipes.base import IGNORE, Attend, Batch, Recipe
 from dist_checks.recipes.settings import TrainSettings, build_optimizer
 
 BUILT_IN = {"gpt": "dist_checks.recipes.gpt:GPTRecipe"}
 
-__all__ = ["BUILT_IN", "IGNORE", "Batch", "Recipe", "TrainSettings", "build_optimizer", "load"]
+__all__ = ["BUILT_IN", "IGNORE", "Attend", "Batch", "Recipe", "TrainSettings", "build_optimizer", "load"]
 
 
 def load(name: str, options: Mapping[str, Any] | None = None) -> Recipe:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
 IGNORE = -100
 """The target of a position that has none."""
+
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""Causal attention: queries, keys and values, each (samples, heads, tokens of this rank, size of a head), to what each
+of the queries has found, of the same shape."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +84,24 @@ class Recipe(ABC):
         """
         return None
 
+    def split_sequence(self, model: nn.Module, start: int, attend: Attend) -> None:
+        """Have the model, as :meth:`model` made it, work on a part of the sequence: its inputs and outputs are then
+        the tokens from ``start`` on, as many as there are. Position embeddings have to begin there, and attention has
+        to be ``attend``, which sees the tokens of the other parts. A recipe without this method has no cp axis."""
+        raise ValueError(f"recipe {self.name} has no split_sequence")
+
+    def lacking(self) -> dict[str, str]:
+        """The axes that the recipe has no seam for, each with what it needs: the plan refuses them by these words."""
+        out = {}
+        if self.tensor_parallel_plan(sequence_parallel=False) is None:
+            out["tp"] = f"needs a recipe with a tensor_parallel_plan; {self.name} has none"
+        if type(self).split_sequence is Recipe.split_sequence:
+            out["cp"] = f"needs a recipe with split_sequence; {self.name} has none"
+        return out
+
     def divisors(self) -> dict[str, dict[str, int]]:
-        """``{"tp": {"heads": 4}, "sp": {"sequence length": 32}}``: what the tp degree must divide, under tp and
-        under sp. The plan refuses other degrees by these names."""
+        """``{"tp": {"heads": 4}, "sp": {"sequence length": 32}}``: what the degree must divide, under tp, sp and cp.
+        The plan refuses other degrees by these names."""
         return {}
 
     def decode(self, tokens: Sequence[int]) -> str:

@@ -17,7 +17,7 @@ from torch.distributed.tensor.parallel import (
     SequenceParallel,
 )
 
-from dist_checks.recipes.base import IGNORE, Batch, Recipe
+from dist_checks.recipes.base import IGNORE, Attend, Batch, Recipe
 from dist_checks.recipes.styles import ReplicatedNorm
 from dist_checks.recipes.text import SHORTEST, phrases
 
@@ -38,12 +38,18 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1).type_as(x)
 
 
+def causal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Attention of the tokens of a whole sequence to those before them."""
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
 class Attention(nn.Module):
     """Causal self-attention. Under tensor parallelism q, k and v give this rank's heads only."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.size = width // heads
+        self.attend: Attend = causal
         self.q = nn.Linear(width, width)
         self.k = nn.Linear(width, width)
         self.v = nn.Linear(width, width)
@@ -55,7 +61,7 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         q, k, v = rotate(self.split(self.q(x)), cos, sin), rotate(self.split(self.k(x)), cos, sin), self.v(x)
-        mixed = F.scaled_dot_product_attention(q, k, self.split(v), is_causal=True)
+        mixed = self.attend(q, k, self.split(v))
         return cast(Tensor, self.o(mixed.transpose(1, 2).flatten(2)))
 
 
@@ -86,7 +92,7 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """(batch, length) int64 tokens -> (batch, length, VOCABULARY) logits."""
+    """(batch, length) int64 tokens, of which the first is at ``start`` -> (batch, length, VOCABULARY) logits."""
 
     cos: Tensor
     sin: Tensor
@@ -98,6 +104,7 @@ class GPT(nn.Module):
         self.blocks = nn.ModuleList([Block(width, heads, dropout) for _ in range(layers)])
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, VOCABULARY, bias=False)
+        self.start = 0
         cos, sin = rotation(length, width // heads)
         self.register_buffer("cos", cos)
         self.register_buffer("sin", sin)
@@ -110,8 +117,8 @@ class GPT(nn.Module):
             self.head.weight = self.embedding.weight
 
     def forward(self, tokens: Tensor) -> Tensor:
-        length = tokens.shape[1]
-        cos, sin = self.cos[:length], self.sin[:length]
+        positions = slice(self.start, self.start + tokens.shape[1])
+        cos, sin = self.cos[positions], self.sin[positions]
         x = self.drop(self.embedding(tokens))
         for block in self.blocks:
             x = block(x, cos, sin)
@@ -209,10 +216,18 @@ class GPTRecipe(Recipe):
             plan |= {f"blocks.{index}.{name}": style for name, style in block.items()}
         return plan
 
+    def split_sequence(self, model: nn.Module, start: int, attend: Attend) -> None:
+        assert isinstance(model, GPT)
+        model.start = start
+        for module in model.modules():
+            if isinstance(module, Attention):
+                module.attend = attend
+
     def divisors(self) -> dict[str, dict[str, int]]:
         return {
             "tp": {"heads": self.heads, "MLP width": MLP_RATIO * self.width, "vocabulary": VOCABULARY},
             "sp": {"sequence length": self.length},
+            "cp": {"sequence length": self.length},
         }
 
     def decode(self, tokens: Sequence[int]) -> str:

@@ -79,6 +79,7 @@ def describe(payload: Mapping[str, Any]) -> None:
         "classes": recipe.classes,
         "blocks": list(recipe.blocks(model)),
         "divisors": recipe.divisors(),
+        "lacking": recipe.lacking(),
         "dropout": recipe.dropout,
         "accelerators": torch.accelerator.device_count() if torch.accelerator.is_available() else 0,
     }

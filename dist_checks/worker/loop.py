@@ -13,7 +13,7 @@ from dist_checks.recipes.base import Batch, Recipe
 from dist_checks.recipes.settings import TrainSettings
 from dist_checks.rung import Role
 from dist_checks.worker import axes, data, gradients, mesh, rng
-from dist_checks.worker.axes import accum, precision, sp, tp
+from dist_checks.worker.axes import accum, cp, precision, sequence, sp, tp
 from dist_checks.worker.mesh import World
 
 Attach = Callable[[nn.Module, torch.optim.Optimizer, Mapping[str, nn.Module]], Probe]
@@ -27,6 +27,7 @@ class Trainer:
         self.recipe, self.train, self.world = recipe, train, world
         self.rung = world.rung
         self.data_size = world.layout.data_size
+        self.loss_parts = world.layout.loss_parts
         self.accum = self.rung.setting.degree(Axis.ACCUM)
         data.check(recipe.samples, train.batch, self.data_size, self.accum)
 
@@ -79,11 +80,13 @@ class Trainer:
         return epoch, data.micro_batches(mine, self.accum)
 
     def collate(self, ids: Sequence[int]) -> Batch:
-        return self.recipe.collate(ids).to(self.world.device)
+        """This rank's tokens of the samples ``ids``."""
+        return cp.part(self.recipe.collate(ids), self.world).to(self.world.device)
 
     def count_targets(self, targets: int) -> int:
-        """Targets of the whole step, over its micro-batches and data ranks: what the loss is divided by."""
-        return round(mesh.sum_over_data(self.world, targets))
+        """Targets of the whole step, over its micro-batches, data ranks and parts of the sequence: what the loss is
+        divided by."""
+        return round(mesh.sum_over_parts(self.world, targets))
 
     # Forward and backward
 
@@ -100,11 +103,11 @@ class Trainer:
         """Adds the gradient of one micro-batch; returns the sum of its loss over targets."""
         self.probe.micro_batch(
             ids,
-            tokens=sp.tokens(self.world, batch.inputs.shape[1]),
-            loss_scale=self.loss_scale * self.data_size,
+            tokens=sequence.tokens(self.world, batch.inputs.shape[1]),
+            loss_scale=self.loss_scale * self.loss_parts,
             epoch=epoch,
         )
-        with accum.reduction(self.model, last), tp.loss_context(self.world):
+        with accum.reduction(self.model, last), tp.loss_context(self.world), cp.context(self.world):
             loss_sum = self.forward(batch)
             self.backward(self.normalise(loss_sum, total))
         return loss_sum.item()
@@ -120,8 +123,8 @@ class Trainer:
         return tp.whole(loss_sum)
 
     def normalise(self, loss_sum: Tensor, total: int) -> Tensor:
-        """This rank's share of the mean over all targets, times the data ranks over which gradients are averaged."""
-        return loss_sum * (self.data_size / total)
+        """This rank's share of the mean over all targets, times the ranks over which gradients are averaged."""
+        return loss_sum * (self.loss_parts / total)
 
     def backward(self, loss: Tensor) -> None:
         torch.autograd.backward(loss if self.scaler is None else self.scaler.scale(loss))
@@ -170,7 +173,7 @@ class Trainer:
 
     def mean_loss(self, loss_sum: float, total: int) -> float:
         """What a user of this loop would see: the loss per target of the whole step."""
-        return mesh.sum_over_data(self.world, loss_sum) / total
+        return mesh.sum_over_parts(self.world, loss_sum) / total
 
     # What only a single records
 

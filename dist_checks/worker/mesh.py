@@ -25,8 +25,9 @@ class World:
     device: torch.device
     mesh: DeviceMesh | None = None
     """One dim for each axis of degree above 1, named like it; None in a world of one."""
-    data_group: dist.ProcessGroup | None = None
-    """The ranks that read different samples of a batch and share everything else; None where that is this one only."""
+    loss_group: dist.ProcessGroup | None = None
+    """The ranks whose losses are of different parts of a batch, samples or tokens, and which share everything else;
+    None where that is this one only."""
 
     @property
     def layout(self) -> Layout:
@@ -43,6 +44,11 @@ class World:
         """The part of the mesh along ``axes``, which must be on."""
         assert self.mesh is not None, axes
         return self.mesh[tuple(axis.value for axis in axes)]
+
+    def flat(self, *axes: Axis) -> DeviceMesh:
+        """On every rank: the ranks along those of ``axes`` that are on, one at least, as a mesh of one dim."""
+        mesh = self.submesh(*(axis for axis in axes if self.degree(axis) > 1))
+        return mesh._flatten() if mesh.ndim > 1 else mesh
 
 
 def choose_device(wanted: str | None = None) -> torch.device:
@@ -88,7 +94,7 @@ def start(rung: Rung, wanted_device: str | None = None) -> World:
         device_id=None if device.type == "cpu" else device,
     )
     return World(
-        rung=rung, rank=rank, device=device, mesh=build_mesh(layout, device), data_group=data_group(layout, rank)
+        rung=rung, rank=rank, device=device, mesh=build_mesh(layout, device), loss_group=loss_group(layout, rank)
     )
 
 
@@ -102,15 +108,15 @@ def build_mesh(layout: Layout, device: torch.device) -> DeviceMesh:
     return mesh
 
 
-def data_group(layout: Layout, rank: int) -> dist.ProcessGroup | None:
+def loss_group(layout: Layout, rank: int) -> dist.ProcessGroup | None:
     """On every rank: a group of the worker's own, for counting targets and for the loss that is printed."""
-    if layout.data_size == 1:
+    if layout.loss_parts == 1:
         return None
     # Every rank has to make every group, in the same order.
     groups: dict[tuple[int, ...], dist.ProcessGroup] = {
-        ranks: dist.new_group(list(ranks)) for ranks in layout.groups(*layout.data_axes)
+        ranks: dist.new_group(list(ranks)) for ranks in layout.groups(*layout.loss_axes)
     }
-    return groups[layout.group(rank, *layout.data_axes)]
+    return groups[layout.group(rank, *layout.loss_axes)]
 
 
 def stop(world: World) -> None:
@@ -120,10 +126,10 @@ def stop(world: World) -> None:
         dist.destroy_process_group()
 
 
-def sum_over_data(world: World, value: float) -> float:
-    """On every rank: the sum of ``value`` over the ranks that read different samples."""
-    if world.data_group is None:
+def sum_over_parts(world: World, value: float) -> float:
+    """On every rank: the sum of ``value`` over the ranks whose losses are of different parts of the batch."""
+    if world.loss_group is None:
         return value
     total = torch.tensor(value, dtype=torch.float64, device=world.device)
-    dist.all_reduce(total, group=world.data_group)
+    dist.all_reduce(total, group=world.loss_group)
     return total.item()

@@ -166,6 +166,13 @@ def test_random_states() -> None:
 
 REFUSED = [
     ({"tp": 3}, {}, r"tp degree \(3\) must divide heads \(4\) of recipe gpt under tp"),
+    ({"cp": 2}, {"length": 31}, r"cp degree \(2\) must divide sequence length \(31\) of recipe gpt under cp"),
+    (
+        {"cp": 2, "tp": 2, "sp": True},
+        {"length": 30},
+        r"cp x tp degree \(2 x 2\) must divide sequence length \(30\) .* under sp",
+    ),
+    ({"cp": 2}, {"dropout": 0.1}, r"cp cannot be combined with dropout \(0.1\)"),
     ({"tp": 2, "sp": True}, {"length": 31}, r"tp degree \(2\) must divide sequence length \(31\) .* under sp"),
     ({"tp": 2, "sp": True}, {"dropout": 0.1}, r"sp cannot be combined with dropout \(0.1\)"),
     ({"sp": True}, {}, "sp needs tp with a degree of at least 2"),
@@ -204,7 +211,9 @@ def test_the_entry_leaves_a_trace(tmp_path: Path) -> None:
     for rank in range(2):
         events = [json.loads(line) for line in (tmp_path / f"rank-0000{rank}.jsonl").read_text().splitlines()]
         assert events[0]["event"] == "header"
-        assert events[0]["coordinates"] == {"dp_replicate": rank, "dp_shard": 0, "tp": 0}
+        assert events[0]["coordinates"] == dict.fromkeys(("pp", "dp_shard", "ep", "cp", "tp"), 0) | {
+            "dp_replicate": rank
+        }
         assert events[0]["blocks"] == ["blocks.0", "blocks.1", "blocks.2", "blocks.3"]
         steps = [event for event in events if event["event"] == "step"]
         assert [step["epoch"] for step in steps] == [0, 0, 1]
@@ -222,6 +231,11 @@ def test_a_recipe_describes_itself(tmp_path: Path) -> None:
         "samples": 150,
         "classes": 256,
         "blocks": ["blocks.0", "blocks.1", "blocks.2", "blocks.3"],
-        "divisors": {"tp": {"heads": 4, "MLP width": 128, "vocabulary": 256}, "sp": {"sequence length": 32}},
+        "divisors": {
+            "tp": {"heads": 4, "MLP width": 128, "vocabulary": 256},
+            "sp": {"sequence length": 32},
+            "cp": {"sequence length": 32},
+        },
+        "lacking": {},
         "dropout": 0.0,
     }

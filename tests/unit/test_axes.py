@@ -14,6 +14,7 @@ SETTINGS = st.fixed_dictionaries(
     optional={
         "dp_replicate": st.integers(1, 3),
         "dp_shard": st.integers(1, 3),
+        "cp": st.integers(1, 3),
         "tp": st.integers(1, 4),
         "accum": st.integers(1, 5),
         "precision": st.sampled_from(SPEC[Axis.PRECISION].choices),
@@ -61,6 +62,16 @@ def test_groups_partition_the_world(setting: Setting) -> None:
     for group in layout.groups(*layout.model_axes):
         assert len({layout.data_rank(rank) for rank in group}) == 1
     assert {layout.data_rank(rank) for rank in range(layout.world_size)} == set(range(layout.data_size))
+    for group in layout.groups(*layout.loss_axes):
+        assert len({layout.loss_part(rank) for rank in group}) == len(group) == layout.loss_parts
+
+
+def test_sp_cuts_what_cp_has_left() -> None:
+    setting = Setting({"cp": 2, "tp": 4, "sp": True})
+    assert setting.cutters(Axis.SP) == (Axis.CP, Axis.TP)
+    assert setting.cutters(Axis.CP) == (Axis.CP,)
+    assert setting.must_divide(Axis.SP, "the length", 36) == "cp x tp degree (2 x 4) must divide the length (36)"
+    assert not setting.must_divide(Axis.CP, "the length", 36)
 
 
 def test_tensor_parallel_ranks_are_next_to_each_other() -> None:

@@ -13,7 +13,8 @@ from dist_checks.plan import Facts, Plan, make
 from dist_checks.rung import Role
 from dist_checks.selection import choose
 
-FACTS = Facts.from_json({"divisors": {"tp": {"heads": 4}, "sp": {"sequence length": 32}}})
+LENGTH = {"sequence length": 32}
+FACTS = Facts.from_json({"divisors": {"tp": {"heads": 4}, "sp": LENGTH, "cp": LENGTH}})
 
 
 def plan(axes: dict[str, Any], devices: int = 8, **matrix: Any) -> Plan:
@@ -94,6 +95,7 @@ def test_one_at_a_time() -> None:
     ("axes", "devices", "line"),
     [
         ({"tp": 3}, 8, "axes.tp[0]: tp degree (3) must divide the recipe's heads (4)"),
+        ({"cp": 5}, 8, "axes.cp[0]: cp degree (5) must divide the recipe's sequence length (32)"),
         ({"dp_shard": [2, 16]}, 8, "axes.dp_shard[1]: a world of 16 ranks is larger than the 8 devices"),
         (
             {"accum": 40},
@@ -106,6 +108,21 @@ def test_a_value_that_cannot_run_alone_is_an_error(axes: dict[str, Any], devices
     with pytest.raises(ConfigError) as refused:
         plan(axes, devices)
     assert str(refused.value).startswith(line)
+
+
+def test_an_axis_that_the_recipe_has_no_seam_for() -> None:
+    facts = Facts.from_json({"lacking": {"cp": "needs a recipe with split_sequence; mine has none"}})
+    with pytest.raises(ConfigError, match=r"axes.cp\[0\]: cp needs a recipe with split_sequence; mine has none"):
+        make(parse({"axes": {"cp": 2}}), facts, 8)
+
+
+def test_parts_that_two_axes_cut_one_after_the_other() -> None:
+    dropped = plan({"cp": 8, "tp": [2, 4], "sp": True}, devices=64, combine={"mode": "all"}).skipped
+    assert not dropped
+    facts = Facts.from_json({"divisors": {"sp": {"sequence length": 36}, "cp": {"sequence length": 36}}})
+    included = {"mode": "singles", "include": ["cp2+tp4+sp"]}
+    with pytest.raises(ConfigError, match=r"cp x tp degree \(2 x 4\) must divide the recipe's sequence length \(36\)"):
+        make(parse({"axes": {"cp": 2, "tp": 4, "sp": True}, "combine": included}), facts, 8)
 
 
 def test_dropped_combinations_keep_their_reason() -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import numpy as np
 
 from dist_checks.axes import Axis
+from dist_checks.judging.logical import Records
 from dist_checks.judging.reading import plain_dtype
 from dist_checks.judging.tolerance import DTYPE
 from dist_checks.judging.verdict import Finding
@@ -15,6 +16,9 @@ from dist_checks.trace import Kind
 
 Proof = tuple[bool | None, str]
 """True with what was seen, False with what was seen instead, None with what was not."""
+
+SUMS = ("all_reduce", "allreduce", "broadcast")
+"""What data parallelism alone does, too. Where an axis spans the world, its group is that of all ranks."""
 
 
 def check(view: RungView) -> Iterator[Finding]:
@@ -77,14 +81,40 @@ def _sequence(view: RungView, axis: Axis) -> Proof:
         if any(Axis.TP.value in part.extent.partial for parts in found.parts for part in parts):
             return True, f"{kind.value}s are partial sums over tp"
     tokens = [rank.steps[view.trace.steps[0]].get("tokens") for rank in view.trace.ranks]
-    parts = [part for parts in view.own.records(Kind.OUTPUT).parts for part in parts]
-    if any(not part.extent.is_full for part in parts):
-        return True, "block outputs are parts of the sequence"
-    if not parts and any(span and span[1] - span[0] < span[2] for span in tokens):
+    outputs = view.own.records(Kind.OUTPUT)
+    if not len(outputs) and any(span and span[1] - span[0] < span[2] for span in tokens):
         return True, "ranks see parts of the sequence"
-    if not parts:
+    if not len(outputs):
         return None, "no block outputs were recorded"
-    return False, "every rank holds whole block outputs"
+    # Along tp: under cp what the ranks of tp hold is a part of the sequence in any case.
+    copies = _copies(view, outputs, Axis.TP)
+    if copies:
+        return False, f"{copies} of {len(outputs)} block outputs are those of another rank of tp"
+    return True, "block outputs are parts of the sequence"
+
+
+def _context(view: RungView, axis: Axis) -> Proof:
+    """The ranks of each group hold different parts of the same block outputs, and exchange more than sums."""
+    outputs = view.own.records(Kind.OUTPUT)
+    if not len(outputs):
+        return None, "no block outputs were recorded"
+    copies = _copies(view, outputs, axis)
+    if copies:
+        return False, f"{copies} of {len(outputs)} block outputs are of the same tokens as those of another rank"
+    exchanged = _collectives(view, axis, ignoring=SUMS)
+    if not exchanged and any(rank.evidence.get("collectives") is not None for rank in view.trace.ranks):
+        return False, "each rank holds its part of the sequence, and nothing was exchanged"
+    counted = f", {exchanged} exchanges" if exchanged else ""
+    return True, f"each rank holds its part of the sequence{counted}"
+
+
+def _copies(view: RungView, found: Records, axis: Axis) -> int:
+    """How many of the records are of a part of a tensor that another rank along the axis holds, too."""
+    group = np.zeros(view.layout.world_size, np.int64)
+    for index, ranks in enumerate(view.layout.groups(axis)):
+        group[list(ranks)] = index
+    held = np.stack([group[found.rank], found.full, found.part])
+    return int(held.shape[1] - np.unique(held, axis=1).shape[1])
 
 
 def _accum(view: RungView, axis: Axis) -> Proof:
@@ -120,20 +150,21 @@ def _precision(view: RungView) -> Proof:
     return True, f"matrix products in {wanted}"
 
 
-def _collectives(view: RungView, axis: Axis) -> int:
+def _collectives(view: RungView, axis: Axis, ignoring: Collection[str] = ()) -> int:
     """How many operations the flight recorder has counted in groups of the axis."""
     groups = {"ranks " + ",".join(map(str, group)) for group in view.layout.groups(axis)}
     total = 0
     for rank in view.trace.ranks:
         for name, operations in (rank.evidence.get("collectives") or {}).items():
             if name == axis.value or name in groups:
-                total += sum(int(count) for count in operations.values())
+                total += sum(int(count) for operation, count in operations.items() if operation not in ignoring)
     return total
 
 
 _PROOFS = {
     Axis.DP_REPLICATE: _replicate,
     Axis.DP_SHARD: _cut,
+    Axis.CP: _context,
     Axis.TP: _cut,
     Axis.SP: _sequence,
     Axis.ACCUM: _accum,

@@ -9,7 +9,8 @@ from dist_checks.judging.view import RungView
 
 
 def check(view: RungView) -> Iterator[Finding]:
-    """The state at the start of each step is equal inside a tp group; it differs over data ranks under dropout."""
+    """The state at the start of each step is equal inside a tp or cp group, and under dropout no two data ranks have
+    the same."""
     writer = view.writer("rng")
     if view.layout.world_size == 1:
         yield writer.skipped("a single rank has nobody to draw numbers with")

@@ -11,8 +11,8 @@ from dist_checks.judging.view import RungView, Writer
 
 
 def check(view: RungView) -> Iterator[Finding]:
-    """Disjoint over data ranks, equal inside a tp group, each id once an epoch, another order in each epoch, and the
-    same ids at the same step as the reference."""
+    """Disjoint over data ranks, equal inside a tp or cp group, each id once an epoch, another order in each epoch, and
+    the same ids at the same step as the reference."""
     writer = view.writer("samples")
     if not view.trace.steps:
         yield writer.unseen(f"no step was recorded by all ranks: {view.trace.cut}")
@@ -51,12 +51,12 @@ def _event(view: RungView, rank: int, step: int) -> Step:
 
 
 def _of_step(view: RungView, step: int) -> list[int]:
-    """The ids of one step, over all data ranks, each tp group counted once."""
+    """The ids of one step, over all data ranks, each group with the same samples counted once."""
     return [id for ranks in view.data_ranks().values() for id in _ids(_event(view, ranks[0], step))]
 
 
 def _unequal_groups(view: RungView, writer: Writer) -> Iterator[Finding]:
-    """Ranks of a tp group work on the same samples together (deepspeedai/DeepSpeed#99)."""
+    """Ranks of a tp or cp group work on the same samples together (deepspeedai/DeepSpeed#99)."""
     for step in view.trace.steps:
         for ranks in view.data_ranks().values():
             first = _ids(_event(view, ranks[0], step))

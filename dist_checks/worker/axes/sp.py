@@ -10,7 +10,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate
 
 from dist_checks.axes import Axis
 from dist_checks.recipes.base import Recipe
-from dist_checks.worker.axes import tp
+from dist_checks.worker.axes import sequence, tp
 from dist_checks.worker.mesh import World
 
 
@@ -18,25 +18,11 @@ def apply(model: nn.Module, recipe: Recipe, world: World) -> nn.Module:
     """Checks only: :mod:`tp` applies the plan for parts of the sequence."""
     if Axis.SP not in world.rung.setting:
         return model
-    degree = world.degree(Axis.TP)
-    if degree == 1:
+    if world.degree(Axis.TP) == 1:
         raise ValueError("sp needs tp with a degree of at least 2: it cuts the sequence over the ranks of tp")
-    tp.check_divisors(recipe, Axis.SP, degree)
-    if recipe.dropout:
-        raise ValueError(
-            f"sp cannot be combined with dropout ({recipe.dropout}): the ranks of tp share their random state, "
-            "so every part of the sequence would be masked alike"
-        )
+    tp.check_divisors(recipe, Axis.SP, world)
+    sequence.refuse_dropout(recipe, Axis.SP)
     return model
-
-
-def tokens(world: World, length: int) -> tuple[int, int, int] | None:
-    """(start, stop, length) of the part of the sequence that this rank sees in its blocks; None for all of it."""
-    if Axis.SP not in world.rung.setting:
-        return None
-    size = length // world.degree(Axis.TP)
-    at = world.layout.coordinates(world.rank)[Axis.TP]
-    return at * size, (at + 1) * size, length
 
 
 @torch.no_grad()

@@ -19,7 +19,7 @@ def apply(model: nn.Module, recipe: Recipe, world: World) -> nn.Module:
     degree = world.degree(Axis.TP)
     if degree == 1:
         return model
-    check_divisors(recipe, Axis.TP, degree)
+    check_divisors(recipe, Axis.TP, world)
     plan = recipe.tensor_parallel_plan(sequence_parallel=Axis.SP in world.rung.setting)
     if plan is None:
         raise ValueError(f"tp needs a recipe with a tensor_parallel_plan; {recipe.name} has none")
@@ -32,11 +32,11 @@ def apply(model: nn.Module, recipe: Recipe, world: World) -> nn.Module:
     return model
 
 
-def check_divisors(recipe: Recipe, axis: Axis, degree: int) -> None:
-    """ValueError unless the tp degree divides everything that ``axis`` cuts into as many parts."""
+def check_divisors(recipe: Recipe, axis: Axis, world: World) -> None:
+    """ValueError unless the degree divides everything that ``axis`` cuts into as many parts."""
     for what, size in recipe.divisors().get(axis.value, {}).items():
-        if size % degree:
-            raise ValueError(f"tp degree ({degree}) must divide {what} ({size}) of recipe {recipe.name} under {axis}")
+        if rule := world.rung.setting.must_divide(axis, what, size):
+            raise ValueError(f"{rule} of recipe {recipe.name} under {axis}")
 
 
 def tied(model: nn.Module) -> list[list[str]]:
