@@ -22,7 +22,7 @@ def distances(report: dict[str, Any]) -> dict[str, float]:
 
 def test_alone_and_combined_it_computes_what_one_device_computes(ladder: Ladder) -> None:
     together = (
-        "cp2+ckpt_act+accum5",
+        "cp2+accum5+ckpt_act",
         "dp_replicate3+cp2",
         "dp_shard3+cp2+accum3",
         "dp_replicate2+dp_shard2+cp2",
