@@ -130,6 +130,10 @@ SPECS: tuple[Spec, ...] = (
         meaning="experts of a mixture spread over ranks that read different samples; tokens travel by all-to-all",
         devices=True,
         data=True,
+        refuses=(
+            (Axis.ZERO, "DeepSpeed would average the gradients of experts over all data ranks"),
+            (Axis.CP, "gradients of experts are not added up over parts of the sequence"),
+        ),
         default=(2,),
     ),
     Spec(

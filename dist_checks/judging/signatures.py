@@ -99,12 +99,21 @@ def scaled(view: RungView, kind: Kind, found: Comparison, rows: Rows) -> Explana
         left = _left_after_scaling(view, kind, found, rows, factor.value)
         if factor.value and (left <= abs(factor.value) * found.allowed[rows]).all():
             at_step = int((found.step == step).sum())
-            sentence = f"{subject(kind, len(rows), at_step)} {factor.value:.4g} x {_yard_name(view)}"
+            whose = _all_experts(view, kind, found, rows) or subject(kind, len(rows), at_step)
+            sentence = f"{whose} {factor.value:.4g} x {_yard_name(view)}"
             if factor.words:
                 sentence += f": {factor.words}"
             after = worse(left / (abs(factor.value) * found.unit[rows]))
             return Explanation(sentence=sentence, before=before, after=after)
     return None
+
+
+def _all_experts(view: RungView, kind: Kind, found: Comparison, rows: Rows) -> str:
+    """``every gradient of the experts is``, where it is those and no others; else an empty string."""
+    experts = set(view.recipe.get("experts") or ())
+    if not experts or {found.keys[row].name for row in rows.tolist()} != experts:
+        return ""
+    return f"every {kind.value.replace('_', ' ')} of the experts is"
 
 
 def _yard_name(view: RungView) -> str:

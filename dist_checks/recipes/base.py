@@ -5,10 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from dist_checks.recipes.settings import TrainSettings, build_optimizer
 
@@ -35,17 +36,29 @@ class Batch:
     @property
     def count(self) -> int:
         """Number of targets."""
-        return int((self.targets != IGNORE).sum())
+        return int(self.counts.sum())
+
+    @property
+    def counts(self) -> Tensor:
+        """Number of targets of each sample, (samples,)."""
+        return (self.targets != IGNORE).sum(1)
 
     def to(self, device: torch.device) -> Batch:
         return Batch(self.inputs.to(device), self.targets.to(device))
+
+
+def local(parameter: Tensor) -> Tensor:
+    """What this rank holds of ``parameter``, as a plain tensor that gradients flow through."""
+    return parameter.to_local() if isinstance(parameter, DTensor) else parameter
 
 
 class Recipe(ABC):
     """What is trained. Derive from this class; the constructor takes the matrix's ``[options]`` as keywords.
 
     A recipe must be additive: its loss over a batch is the sum over targets divided by their number. Otherwise one
-    data rank and two rightly compute different things, and nothing can be said about the axis.
+    data rank and two rightly compute different things, and nothing can be said about the axis. A further term of the
+    loss has to be a sum over samples, each weighed by its number of targets or by 1, of something that depends on that
+    sample alone.
     """
 
     name: str
@@ -64,9 +77,9 @@ class Recipe(ABC):
         """The samples with these ids, in this order, on the CPU."""
 
     @abstractmethod
-    def loss(self, output: Tensor, batch: Batch) -> tuple[Tensor, int]:
-        """(sum over targets as a scalar tensor, number of targets). ``output`` is that of the model, under tensor
-        parallelism a DTensor sharded over the classes."""
+    def loss(self, output: Any, batch: Batch) -> tuple[Tensor, int]:
+        """(sum over targets as a scalar tensor, number of targets). ``output`` is that of the model: logits, under
+        tensor parallelism a DTensor sharded over the classes, and whatever else the model returns with them."""
 
     def optimizer(self, model: nn.Module, train: TrainSettings) -> torch.optim.Optimizer:
         """For the model as it is after every axis has been applied."""
@@ -75,6 +88,22 @@ class Recipe(ABC):
     def blocks(self, model: nn.Module) -> dict[str, nn.Module]:
         """The repeated parts of the model as :meth:`model` made it, by name, in forward order. Their outputs are
         (samples, length, width) and are recorded; dp_shard shards them one by one."""
+        return {}
+
+    def experts(self, model: nn.Module) -> dict[str, nn.Module]:
+        """The modules of the model as :meth:`model` made it whose parameters are all stacked by expert along dim 0, by
+        name; none where there are no experts, and then ep is refused.
+
+        Each is called with (tokens in the order of their experts, (n, width); number of tokens of each expert,
+        (experts,) int64) and gives as many tokens back. It takes its parameters with :func:`local`: under ep they are
+        DTensors, of which a rank holds some experts, and the module is called with the tokens of these only.
+        """
+        return {}
+
+    def routers(self, model: nn.Module) -> dict[str, nn.Module]:
+        """The modules whose output holds, as its only tensor of whole numbers, the experts that each token goes to:
+        (samples, length, number of choices), -1 where there is no token. By name, in forward order; they are recorded.
+        """
         return {}
 
     def tensor_parallel_plan(self, *, sequence_parallel: bool) -> Mapping[str, ParallelStyle] | None:
@@ -97,11 +126,13 @@ class Recipe(ABC):
             out["tp"] = f"needs a recipe with a tensor_parallel_plan; {self.name} has none"
         if type(self).split_sequence is Recipe.split_sequence:
             out["cp"] = f"needs a recipe with split_sequence; {self.name} has none"
+        if type(self).experts is Recipe.experts:
+            out["ep"] = f"needs a recipe with experts; {self.name} has none"
         return out
 
     def divisors(self) -> dict[str, dict[str, int]]:
-        """``{"tp": {"heads": 4}, "sp": {"sequence length": 32}}``: what the degree must divide, under tp, sp and cp.
-        The plan refuses other degrees by these names."""
+        """``{"tp": {"heads": 4}, "sp": {"sequence length": 32}}``: what the degree must divide, under tp, sp, cp and
+        ep. The plan refuses other degrees by these names."""
         return {}
 
     def decode(self, tokens: Sequence[int]) -> str:

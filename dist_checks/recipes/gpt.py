@@ -108,13 +108,18 @@ class GPT(nn.Module):
         cos, sin = rotation(length, width // heads)
         self.register_buffer("cos", cos)
         self.register_buffer("sin", sin)
-        for module in self.modules():
+        self.initialise(self)
+        if tied:
+            self.head.weight = self.embedding.weight
+
+    @staticmethod
+    def initialise(part: nn.Module) -> None:
+        """Draws the matrices of ``part`` from torch's global random state."""
+        for module in part.modules():
             if isinstance(module, nn.Linear | nn.Embedding):
                 nn.init.normal_(module.weight, std=0.02)
             if isinstance(module, nn.Linear) and module.bias is not None:
                 nn.init.zeros_(module.bias)
-        if tied:
-            self.head.weight = self.embedding.weight
 
     def forward(self, tokens: Tensor) -> Tensor:
         positions = slice(self.start, self.start + tokens.shape[1])

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
 
 OPTIMIZERS = ("adamw", "sgd")
 
@@ -54,13 +56,18 @@ class TrainSettings:
 
 
 def build_optimizer(parameters: Iterable[nn.Parameter], train: TrainSettings) -> torch.optim.Optimizer:
-    """AdamW, or SGD with momentum, in two groups: matrices with weight decay, everything of one dimension without."""
-    parameters = [parameter for parameter in parameters if parameter.requires_grad]
+    """AdamW, or SGD with momentum, in two groups: matrices with weight decay, everything of one dimension without.
+
+    More groups where parameters are cut over different meshes: foreach optimizers take tensors of one mesh at a time.
+    """
+    found: dict[tuple[bool, DeviceMesh | None], list[nn.Parameter]] = {}
+    for parameter in (parameter for parameter in parameters if parameter.requires_grad):
+        mesh = parameter.device_mesh if isinstance(parameter, DTensor) else None
+        found.setdefault((parameter.ndim >= 2, mesh), []).append(parameter)
     groups = [
-        {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": train.weight_decay},
-        {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
+        {"params": each, "weight_decay": train.weight_decay if matrices else 0.0}
+        for (matrices, _), each in sorted(found.items(), key=lambda item: not item[0][0])
     ]
-    groups = [group for group in groups if group["params"]]
     if train.optimizer == "adamw":
         return torch.optim.AdamW(groups, lr=train.learning_rate, betas=(0.9, 0.95))
     assert train.optimizer == "sgd", train.optimizer

@@ -1,9 +1,11 @@
-"""The one tensor-parallel style that torch lacks: a norm that every rank computes whole, with DTensor parameters."""
+"""The tensor-parallel styles that torch lacks: what every rank computes whole, with DTensor parameters."""
 
 from __future__ import annotations
 
-from torch.distributed.tensor import Replicate
-from torch.distributed.tensor.parallel import SequenceParallel
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Replicate
+from torch.distributed.tensor.parallel import ParallelStyle, SequenceParallel
 
 
 class ReplicatedNorm(SequenceParallel):
@@ -16,3 +18,14 @@ class ReplicatedNorm(SequenceParallel):
     def __init__(self) -> None:
         super().__init__(use_local_output=True)
         self.sequence_sharding = (Replicate(),)  # type: ignore[assignment]  # declared by torch as Shard only
+
+
+class ReplicatedParameters(ParallelStyle):
+    """Plain tensors in and out, parameters Replicate on the tp mesh: for modules that take their local part."""
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        for name, parameter in list(module.named_parameters(recurse=False)):
+            # Each rank keeps its own copy: where they differ, that is to be seen, not to be mended by a broadcast.
+            whole = DTensor.from_local(parameter.detach(), device_mesh, [Replicate()], run_check=False)
+            module.register_parameter(name, nn.Parameter(whole))
+        return module

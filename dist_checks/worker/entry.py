@@ -12,7 +12,7 @@ import torch
 import torch._dynamo  # optimizers and DTensor import it at first use: in a fork server it is paid for once
 
 import dist_checks.probe.recorder
-import dist_checks.recipes.gpt  # noqa: F401  # likewise
+import dist_checks.recipes.moe  # noqa: F401  # likewise
 from dist_checks.probe.probe import Probe
 from dist_checks.probe.record import Record
 from dist_checks.recipes import TrainSettings, load
@@ -72,6 +72,7 @@ def describe(payload: Mapping[str, Any]) -> None:
         faults.find(payload["fault"])
     recipe = load(payload["recipe"], payload.get("options"))
     model = recipe.model()
+    experts = recipe.experts(model)
     description = {
         "name": recipe.name,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
@@ -80,6 +81,7 @@ def describe(payload: Mapping[str, Any]) -> None:
         "blocks": list(recipe.blocks(model)),
         "divisors": recipe.divisors(),
         "lacking": recipe.lacking(),
+        "experts": [f"{path}.{name}" for path, module in experts.items() for name, _ in module.named_parameters()],
         "dropout": recipe.dropout,
         "accelerators": torch.accelerator.device_count() if torch.accelerator.is_available() else 0,
     }

@@ -13,7 +13,7 @@ from dist_checks.recipes.base import Batch, Recipe
 from dist_checks.recipes.settings import TrainSettings
 from dist_checks.rung import Role
 from dist_checks.worker import axes, data, gradients, mesh, rng
-from dist_checks.worker.axes import accum, cp, precision, sequence, sp, tp
+from dist_checks.worker.axes import accum, cp, ep, precision, sequence, sp, tp
 from dist_checks.worker.mesh import World
 
 Attach = Callable[[nn.Module, torch.optim.Optimizer, Mapping[str, nn.Module]], Probe]
@@ -34,6 +34,7 @@ class Trainer:
         rng.seed_model(self.rung)
         model = recipe.model()
         blocks = recipe.blocks(model)
+        self.experts = ep.experts(model, recipe, world)
         self.model = axes.apply_all(model, recipe, world)
         self.optimizer = recipe.optimizer(self.model, train)
         self.full_rates = [group["lr"] for group in self.optimizer.param_groups]
@@ -134,6 +135,7 @@ class Trainer:
     def reduce(self) -> None:
         """What is left to add up when backward has reduced over data ranks."""
         sp.sum_partial(self.model.parameters())
+        ep.reduce(self.experts.values(), self.world)
 
     @property
     def loss_scale(self) -> float:

@@ -74,6 +74,20 @@ def _cut(view: RungView, axis: Axis) -> Proof:
     return True, f"{cut} of {len(held)} parameters are cut"
 
 
+def _experts(view: RungView, axis: Axis) -> Proof:
+    """Parameters that are cut along the axis, and tokens that travel along it. Only an all-to-all tells: everything
+    else that is reduced over these ranks would be there without the axis too."""
+    seen, words = _cut(view, axis)
+    if seen is not True:
+        return seen, words
+    if not any(rank.evidence.get("collectives") for rank in view.trace.ranks):
+        return None, "collectives were not recorded"
+    count = _collectives(view, axis, "all_to_all", "alltoall", "all_to_all_single")
+    if not count:
+        return False, f"{words}, and no all-to-all was counted"
+    return True, f"{words}, {count} all-to-alls"
+
+
 def _sequence(view: RungView, axis: Axis) -> Proof:
     """Block outputs that are a part of the sequence, or gradients that are partial sums over tp."""
     for kind in (Kind.OUTPUT, Kind.GRADIENT):
@@ -150,14 +164,18 @@ def _precision(view: RungView) -> Proof:
     return True, f"matrix products in {wanted}"
 
 
-def _collectives(view: RungView, axis: Axis, ignoring: Collection[str] = ()) -> int:
-    """How many operations the flight recorder has counted in groups of the axis."""
+def _collectives(view: RungView, axis: Axis, *wanted: str, ignoring: Collection[str] = ()) -> int:
+    """How many operations, any or those ``wanted``, the flight recorder has counted in groups of the axis."""
     groups = {"ranks " + ",".join(map(str, group)) for group in view.layout.groups(axis)}
     total = 0
     for rank in view.trace.ranks:
         for name, operations in (rank.evidence.get("collectives") or {}).items():
             if name == axis.value or name in groups:
-                total += sum(int(count) for operation, count in operations.items() if operation not in ignoring)
+                total += sum(
+                    int(count)
+                    for operation, count in operations.items()
+                    if operation not in ignoring and (not wanted or operation in wanted)
+                )
     return total
 
 
@@ -165,6 +183,7 @@ _PROOFS = {
     Axis.DP_REPLICATE: _replicate,
     Axis.DP_SHARD: _cut,
     Axis.CP: _context,
+    Axis.EP: _experts,
     Axis.TP: _cut,
     Axis.SP: _sequence,
     Axis.ACCUM: _accum,

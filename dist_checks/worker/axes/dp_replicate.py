@@ -1,6 +1,7 @@
 """dp_replicate: replicas that average their gradients. DDP alone; torch's replicate over tp; HSDP under dp_shard.
 
-The ranks of a cp group are such replicas too: whole parameters, and a loss over other tokens.
+The ranks of a cp group are such replicas too: whole parameters, and a loss over other tokens. So are those of an ep
+group, of everything but the experts.
 """
 
 from __future__ import annotations
@@ -11,18 +12,24 @@ from torch.nn.parallel import DistributedDataParallel
 
 from dist_checks.axes import Axis
 from dist_checks.recipes.base import Recipe
+from dist_checks.worker.axes import ep
 from dist_checks.worker.mesh import World
 
 
 def apply(model: nn.Module, recipe: Recipe, world: World) -> nn.Module:
-    replicas = world.degree(Axis.DP_REPLICATE) * world.degree(Axis.CP)
-    if replicas == 1 or world.degree(Axis.DP_SHARD) > 1:
+    axes = (Axis.DP_REPLICATE, Axis.EP, Axis.CP)
+    if all(world.degree(axis) == 1 for axis in axes) or world.degree(Axis.DP_SHARD) > 1:
         return model  # dp_shard has replicated its shards already
-    mesh = world.flat(Axis.DP_REPLICATE, Axis.CP)
+    mesh = world.flat(*axes)
+    experts = ep.experts(model, recipe, world)
     if world.degree(Axis.TP) == 1:
+        # Known to DDP by a mark on the model: it has no argument for it.
+        names = [f"{path}.{name}" for path, module in experts.items() for name, _ in module.named_parameters()]
+        DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, names)  # type: ignore[no-untyped-call]
         device_ids = None if world.device.type == "cpu" else [world.device]
         return DistributedDataParallel(model, device_ids=device_ids, process_group=mesh.get_group())
     # DDP refuses DTensor parameters, or, told to convert them, drops them from parameters().
+    ignored = {parameter for module in experts.values() for parameter in module.parameters()}
     for module in (*recipe.blocks(model).values(), model):
-        replicate(module, mesh=mesh)
+        replicate(module, mesh=mesh, ignored_params=ignored)
     return model

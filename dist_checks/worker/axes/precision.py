@@ -6,10 +6,10 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 
 from dist_checks.axes import Axis
-from dist_checks.recipes.base import Recipe
+from dist_checks.recipes.base import Recipe, local
 from dist_checks.worker.mesh import World
 
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -30,7 +30,7 @@ class AgreeingScaler(torch.amp.GradScaler):
     """A loss scaler whose ranks skip a step together.
 
     The plain one leaves that to DTensor, which looks at the placements of the first gradient only: where that one is
-    replicated, the ranks of shards that overflowed would skip the step alone.
+    replicated, the ranks of shards that overflowed would skip the step alone; and it refuses gradients of two meshes.
     """
 
     def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
@@ -38,11 +38,21 @@ class AgreeingScaler(torch.amp.GradScaler):
         for found in self._per_optimizer_states[id(optimizer)]["found_inf_per_device"].values():
             dist.all_reduce(found, op=dist.ReduceOp.MAX)
 
+    def _unscale_grads_(
+        self, optimizer: torch.optim.Optimizer, inv_scale: Tensor, found_inf: Tensor, allow_fp16: bool
+    ) -> dict[torch.device, Tensor]:
+        """Each rank those that it holds; what was found becomes common to all afterwards."""
+        parameters = (parameter for group in optimizer.param_groups for parameter in group["params"])
+        gradients = [local(parameter.grad) for parameter in parameters if parameter.grad is not None]
+        with torch.no_grad():
+            torch._amp_foreach_non_finite_check_and_unscale_(gradients, found_inf, inv_scale)
+        return {found_inf.device: found_inf}
+
 
 def make_scaler(world: World) -> torch.amp.GradScaler | None:
     """The loss scaler of fp16; None for the other precisions, which have the range of float32."""
     if world.rung.precision != "fp16":
         return None
-    sharded = world.degree(Axis.DP_SHARD) > 1 or world.degree(Axis.TP) > 1
+    sharded = any(world.degree(axis) > 1 for axis in (Axis.DP_SHARD, Axis.EP, Axis.TP))
     # Under DDP alone every rank holds every gradient, so all find the same overflows.
     return (AgreeingScaler if sharded else torch.amp.GradScaler)(world.device.type)

@@ -7,6 +7,8 @@ from dist_checks.worker.faults import (
     bit_flipped,
     checkpointing_not_active,
     clip_before_unscale,
+    ep_ignored,
+    expert_gradients_undivided,
     gradient_scaled,
     head_zeroed,
     last_micro_batch_unreduced,
@@ -28,12 +30,14 @@ FAULTS: tuple[Fault, ...] = (
     local_norm.FAULT,
     norm_gradients_not_summed.FAULT,
     samples_by_world_rank.FAULT,
+    expert_gradients_undivided.FAULT,
     clip_before_unscale.FAULT,
     gradient_scaled.FAULT,
     head_zeroed.FAULT,
     bit_flipped.FAULT,
     masks_drawn_again.FAULT,
     checkpointing_not_active.FAULT,
+    ep_ignored.FAULT,
 )
 
 

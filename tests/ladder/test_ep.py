@@ -1,0 +1,63 @@
+"""ep: experts spread over ranks compute what one device computes, alone and with other axes; its faults are found."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from ladders import Ladder, broken, findings
+
+from dist_checks.judging.verdict import ExitCode
+
+MOE: dict[str, Any] = {"recipe": "moe", "options": {"width": 16, "samples": 62}}
+
+
+def distances(report: dict[str, Any]) -> dict[str, float]:
+    """Of each float64 rung, the largest distance of any gradient of any step to one device."""
+    rungs = [rung for rung in report["rungs"] if rung["role"] == "rung" and rung["precision"] == "fp64"]
+    return {rung["id"]: max(rung["series"]["gradient_distance"]) for rung in rungs}
+
+
+def test_ep_alone_and_with_others(ladder: Ladder) -> None:
+    axes = {"ep": [2, 4], "dp_replicate": 3, "dp_shard": [3, 2], "accum": 2}
+    exclude = ["dp_replicate3+dp_shard2", "dp_replicate3+accum2", "dp_shard2+accum2", "dp_shard3+accum2", "ep4+accum2"]
+    outcome = ladder(axes, **MOE, steps=2, combine={"exclude": exclude})
+    assert outcome.exit_code() is ExitCode.PASS, outcome.report["sentence"]
+    found = distances(outcome.report)
+    assert {"ep2", "ep4", "dp_replicate3+ep2", "dp_shard3+ep2", "dp_shard2+ep4", "ep2+accum2"} <= set(found)
+    assert max(found.values()) < 1e-11
+
+
+def test_ep_with_tp_and_sp(ladder: Ladder) -> None:
+    axes = {"ep": 2, "tp": 2, "sp": True, "dp_replicate": 2}
+    exclude = ["dp_replicate2+tp2+sp"]
+    outcome = ladder(axes, **MOE, steps=2, combine={"mode": "all", "exclude": exclude})
+    assert outcome.exit_code() is ExitCode.PASS, outcome.report["sentence"]
+    found = distances(outcome.report)
+    assert {"ep2+tp2", "ep2+tp2+sp", "dp_replicate2+ep2+tp2"} <= set(found)
+    assert max(found.values()) < 1e-11
+    # Nothing in the recipe itself is narrower than float64: the limits are as fine as they can be.
+    fine = [rung["sensitivity"]["coarsest"]["scale"] for rung in outcome.report["rungs"] if rung["sensitivity"]]
+    assert max(fine) < 1e-7
+
+
+def test_o27_expert_gradients_too_large_by_ep(ladder: Ladder) -> None:
+    outcome = ladder({"ep": [2, 4], "dp_replicate": 3}, fault="O27", **MOE)
+    assert outcome.exit_code() is ExitCode.FAIL
+    assert outcome.report["sentence"] == "FAIL broken: ep (alone)"
+    [entry] = outcome.report["broken"]
+    assert (entry["check"], entry["step"], entry["tensor"]) == ("gradients", 0, "blocks.1.moe.experts.up")
+    assert entry["explanation"] == "every gradient of the experts is 2 x the reference: not divided by ep (2)"
+    assert entry["residual"][1] < 1e-12
+    [four] = findings(outcome.report, "gradients", "ep4")
+    assert four["scale"] == pytest.approx(4)
+    wrong = {finding["tensor"] for finding in findings(outcome.report, "gradients", "ep2")}
+    assert all(".experts." in name for name in wrong)
+
+
+def test_ep_that_is_silently_not_applied(ladder: Ladder) -> None:
+    outcome = ladder({"ep": 2, "dp_replicate": 3}, fault="ep_ignored", **MOE)
+    assert broken(outcome.report) == [["ep"]]
+    [finding] = findings(outcome.report, "engaged", "ep2")
+    assert finding["message"].startswith("ep is not on: none of ")
+    assert max(distances(outcome.report).values()) < 1e-11, "the numbers are right, which is why nothing else sees it"
