@@ -133,6 +133,7 @@ SPECS: tuple[Spec, ...] = (
         refuses=(
             (Axis.ZERO, "DeepSpeed would average the gradients of experts over all data ranks"),
             (Axis.CP, "gradients of experts are not added up over parts of the sequence"),
+            (Axis.PP, "the balance of a mixture of experts does not travel from stage to stage"),
         ),
         default=(2,),
     ),

@@ -9,6 +9,7 @@ from typing import Any
 
 from covertable import Controller
 
+from dist_checks import pipeline
 from dist_checks.axes import SPEC, Axis, Layout, Setting, Value
 from dist_checks.matrix import ConfigError, Matrix
 from dist_checks.rung import Role, Rung
@@ -36,6 +37,11 @@ class Facts:
     def samples(self) -> int | None:
         """Of an epoch; None where the recipe does not say."""
         return self.description.get("samples")
+
+    @property
+    def stages(self) -> int | None:
+        """Into how many stages of a pipeline the model can be cut, 1 for not at all; None where it does not say."""
+        return self.description.get("stages")
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Facts:
@@ -134,16 +140,30 @@ class _Refusals:
         if layout.world_size > self._devices:
             return f"a world of {layout.world_size} ranks is larger than the {self._devices} devices"
         batch = self._smallest_batch()
-        passes = layout.data_size * setting.degree(Axis.ACCUM)
+        cut = pipeline.micro_batches(setting)
+        micro_batches = setting.degree(Axis.ACCUM) * cut
+        passes = layout.data_size * micro_batches
         if batch < passes:
+            of = f" ({setting.degree(Axis.ACCUM)} of accum x {cut} of pp)" if cut > 1 else ""
             return (
-                f"{layout.data_size} data ranks with {setting.degree(Axis.ACCUM)} micro-batches each need {passes} "
+                f"{layout.data_size} data ranks with {micro_batches} micro-batches each{of} need {passes} "
                 f"samples, and the smallest batch has {batch}"
             )
+        if stages := self._too_many_stages(setting):
+            return stages
         for excluded in self._matrix.excluded:
             if excluded.items() <= setting.items():
                 return f"combine.exclude has {excluded.name}"
         return self._confusing(setting)
+
+    def _too_many_stages(self, setting: Setting) -> str:
+        stages, most = pipeline.stages(setting), self._facts.stages
+        if most is None or stages <= most:
+            return ""
+        name = self._facts.description.get("name", "")
+        each = stages // setting.degree(Axis.PP)
+        ranks = f"{setting.degree(Axis.PP)} ranks of pp with {each} stage{'s' * (each > 1)} each"
+        return f"{ranks} need {stages} stages, and recipe {name} can be cut into at most {most}"
 
     def _smallest_batch(self) -> int:
         """In samples: the last batch of an epoch may be smaller than the others."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -96,8 +96,10 @@ def records(trace: Trace, kind: Kind) -> Records:
     numbers: dict[Any, int] = {}
     columns: list[tuple[NDArray[Any], ...]] = []
 
-    def part_of(entry: Entry, coordinates: dict[str, int]) -> tuple[int, int]:
-        tensor = names.setdefault(entry.name, len(names))
+    def part_of(entry: Entry, coordinates: dict[str, int], copied: Mapping[str, str]) -> tuple[int, int]:
+        # A copy of a tied parameter that another stage of a pipeline holds, and its "<parameter>/<state>".
+        name, slash, state = entry.name.partition("/")
+        tensor = names.setdefault(f"{copied.get(name, name)}{slash}{state}", len(names))
         if tensor == len(parts):
             parts.append({})
             found.append([])
@@ -114,7 +116,10 @@ def records(trace: Trace, kind: Kind) -> Records:
 
     for rank in trace.ranks:
         coordinates = rank.header.get("coordinates", {})
-        mine = [(index, part_of(entry, coordinates)) for index, entry in rank.entries.items() if entry.kind is kind]
+        copied = rank.copies
+        mine = [
+            (index, part_of(entry, coordinates, copied)) for index, entry in rank.entries.items() if entry.kind is kind
+        ]
         if not mine:
             continue
         lookup = np.full((max(rank.entries) + 1, 2), -1)

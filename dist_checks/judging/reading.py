@@ -81,7 +81,7 @@ class Digests:
         return np.array(_map(self.path, len(self))[indices])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class RankTrace:
     """What one rank recorded."""
 
@@ -96,6 +96,13 @@ class RankTrace:
     """The rank said that it had come to its end."""
     problems: tuple[str, ...]
     """A sentence for each place where a file is cut or damaged; what stands before it is read."""
+
+    @cached_property
+    def copies(self) -> dict[str, str]:
+        """Parameters here that are copies of one that another rank has under its first name: that name."""
+        rows = self.header.get("parameters") or ()
+        here = {str(row["name"]) for row in rows}
+        return {str(row["name"]): str(row["tied"]) for row in rows if row.get("tied") and row["tied"] not in here}
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ class Evidence:
         self._dtypes: set[str] = set()
         self._runs = {"forward": 0, "backward": 0}
         self._unrecorded: dict[tuple[str, str], str] = {}
+        self._actions: list[tuple[str, int, int]] = []
         self._handles: list[RemovableHandle] = [
             module.register_forward_hook(self._saw_product)
             for module in model.modules()
@@ -27,6 +28,7 @@ class Evidence:
         ]
         self._handles += [block.register_forward_pre_hook(self._saw_block) for block in blocks.values()]
         self._since = mark()
+        self._watching = True
 
     def _saw_product(self, module: nn.Module, args: Any, output: object) -> None:
         if isinstance(output, Tensor):
@@ -36,6 +38,11 @@ class Evidence:
         # Before, not after: a recomputation ends as soon as it has what backward needs, in the middle of a block.
         self._runs["forward" if torch._C._current_graph_task_id() == -1 else "backward"] += 1
 
+    def action(self, what: str, stage: int, number: int) -> None:
+        """In a pipeline: F, B, I or W of micro-batch ``number`` in ``stage`` begins."""
+        if self._watching:
+            self._actions.append((what, stage, number))
+
     def unrecorded(self, kind: str, name: str, reason: str) -> None:
         """A tensor that the probe could not read: said once, so that its absence is not taken for a fault."""
         self._unrecorded.setdefault((kind, name), reason)
@@ -44,12 +51,14 @@ class Evidence:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
+        self._watching = False
 
     def fields(self) -> dict[str, Any]:
         return {
             "matmul_dtypes": sorted(self._dtypes),
             "block_runs": dict(self._runs),
             "collectives": collectives(self._since),
+            **({"actions": self._actions} if self._actions else {}),
             "unrecorded": [
                 {"kind": kind, "name": name, "reason": reason} for (kind, name), reason in self._unrecorded.items()
             ],

@@ -16,9 +16,16 @@ from dist_checks.probe.names import plain_names
 
 
 def header_fields(
-    model: nn.Module, optimizers: Sequence[Optimizer], blocks: Sequence[str], given: Mapping[str, Any]
+    model: nn.Module,
+    optimizers: Sequence[Optimizer],
+    blocks: Sequence[str],
+    given: Mapping[str, Any],
+    tied: Mapping[str, str],
 ) -> dict[str, Any]:
-    """Fields of the header event; ``given`` are those that only the caller knows (rung, world size, coordinates)."""
+    """Fields of the header event; ``given`` are those that only the caller knows (rung, world size, coordinates).
+
+    ``tied`` names, for a parameter here, the one that it is a copy of and that another rank holds.
+    """
     versions = {"python": platform.python_version(), "torch": str(torch.__version__)}
     if torch.version.cuda:
         versions["cuda"] = torch.version.cuda
@@ -28,7 +35,7 @@ def header_fields(
         "host": socket.gethostname(),
         "pid": os.getpid(),
         "versions": versions,
-        "parameters": parameter_table(model),
+        "parameters": parameter_table(model, tied),
         "optimizer": [group for optimizer in optimizers for group in _groups(model, optimizer)],
         "blocks": list(blocks),
     }
@@ -50,8 +57,11 @@ def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def parameter_table(model: nn.Module) -> list[dict[str, Any]]:
-    """One row for each name, shapes in full; ``tied`` is the first name of the same tensor, or None."""
+def parameter_table(model: nn.Module, elsewhere: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
+    """One row for each name, shapes in full; ``tied`` is the first name of the same tensor, or None.
+
+    ``elsewhere`` has the names of tensors that another rank holds a copy of.
+    """
     first: dict[nn.Parameter, str] = {}
     rows = []
     everything = dict(model.named_parameters(remove_duplicate=False))
@@ -64,7 +74,7 @@ def parameter_table(model: nn.Module) -> list[dict[str, Any]]:
                 "shape": list(parameter.shape),
                 "dtype": dtype_name(parameter.dtype),
                 "trainable": parameter.requires_grad,
-                "tied": None if tied == plain else tied,
+                "tied": (elsewhere or {}).get(plain) or (None if tied == plain else tied),
             }
         )
     return rows

@@ -22,6 +22,8 @@ class MicroBatch:
     tokens: tuple[int, int, int] | None = None
     """(start, stop, total): which tokens of each sample the blocks of this rank see; None for all of them."""
     loss_scale: float = 1.0
+    padding: int = 0
+    """So many rows behind the samples are none."""
 
 
 class Sink(Protocol):
@@ -80,12 +82,12 @@ class BlockHooks:
 def samples(x: Tensor, batch: MicroBatch) -> list[Part]:
     """One part a sample: of the tensor ``[T, ...]`` of all its tokens. Raises Unreadable."""
     whole = locate(x)
-    if not whole.local.ndim or whole.local.shape[0] != len(batch.ids):
+    if not whole.local.ndim or whole.local.shape[0] != len(batch.ids) + batch.padding:
         raise Unreadable(f"{len(batch.ids)} samples, but the local shape is {tuple(whole.local.shape)}")
     box = whole.extent.boxes[0]
     shape, offset = _in_full_sequence(whole.extent.shape[1:], box.offset[1:], batch.tokens)
     extent = Extent.box(shape, offset, box.length[1:], whole.extent.partial)
-    return [replace(whole, local=row, extent=extent) for row in whole.local.unbind()]
+    return [replace(whole, local=row, extent=extent) for row in whole.local.unbind()[: len(batch.ids)]]
 
 
 def _in_full_sequence(

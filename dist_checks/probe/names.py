@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 WRAPPERS = frozenset(
@@ -14,10 +15,15 @@ WRAPPERS = frozenset(
 )
 """Names under which wrappers keep the module that they wrap."""
 
+STAGE = "_pipeline_stage_"
+"""A rank of a pipeline that has several stages keeps each under this name with its number."""
+
+_DROPPED = re.compile(rf"{'|'.join(sorted(WRAPPERS))}|{STAGE}\d+")
+
 
 def plain(name: str) -> str:
     """``module.blocks.0._orig_mod.wq.weight`` -> ``blocks.0.wq.weight``."""
-    return ".".join(part for part in name.split(".") if part not in WRAPPERS)
+    return ".".join(part for part in name.split(".") if not _DROPPED.fullmatch(part))
 
 
 def plain_names(names: Iterable[str]) -> dict[str, str]:

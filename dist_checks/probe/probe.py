@@ -48,12 +48,14 @@ class Probe:
         header: Mapping[str, Any] | None = None,
         blocks: Mapping[str, nn.Module] | None = None,
         record: Record | None = None,
+        tied: Mapping[str, str] | None = None,
     ) -> Probe:
         """A probe that writes to ``folder``, else to $DIST_CHECKS_TRACE; an inert one where neither is given.
 
         To be called when the model is wrapped, sharded and initialized, and the optimizer made of its parameters.
         ``rank`` and ``header["world_size"]`` default to torchrun's RANK and WORLD_SIZE. ``blocks`` are the modules,
         in forward order, whose outputs are recorded; ``header`` may hold ``rung, world_size, device, coordinates``.
+        ``tied``, in a pipeline: of parameters here that are copies, the name of the one that an earlier stage holds.
         """
         given = folder or os.environ.get(FOLDER)
         if not given:
@@ -70,6 +72,7 @@ class Probe:
             header={"rung": place.name, "world_size": int(os.environ.get("WORLD_SIZE", "1")), **(header or {})},
             blocks=blocks or {},
             record=record or Record(),
+            tied=tied or {},
         )
         if folder is None:
             atexit.register(recorder.close_at_exit)
@@ -88,8 +91,23 @@ class Probe:
         tokens: tuple[int, int, int] | None = None,
         loss_scale: float = 1.0,
         epoch: int = 0,
+        padding: int = 0,
+        later: bool = False,
     ) -> None:
-        """Before a forward pass: its sample ids, and (start, stop, total) of the tokens that the blocks here see."""
+        """Before a forward pass: its sample ids, and (start, stop, total) of the tokens that the blocks here see.
+
+        ``padding`` rows behind the samples are none. ``later``: :meth:`forward` says when its forward pass comes, as
+        the loop of a pipeline cannot.
+        """
+
+    def forward(self, number: int, stage: int = 0) -> None:
+        """In a pipeline: the next forward pass is that of micro-batch ``number`` of this step, through ``stage``."""
+
+    def backward(self, number: int, stage: int = 0, part: str = "B") -> None:
+        """In a pipeline: what follows is no forward pass, but backward of micro-batch ``number`` through ``stage``.
+
+        ``part`` is I where it gives gradients of inputs only, W where it gives those of weights only.
+        """
 
     def sample_gradient(self, sample_id: int, loss_scale: float = 1.0) -> None:
         """``p.grad`` now holds the gradient of one sample alone. Singles only, before the first step."""

@@ -41,6 +41,7 @@ class Recorder(Probe):
         header: Mapping[str, Any],
         blocks: Mapping[str, nn.Module],
         record: Record,
+        tied: Mapping[str, str],
     ) -> None:
         self._model = model
         self._optimizers = (optimizer,) if isinstance(optimizer, Optimizer) else tuple(optimizer)
@@ -50,7 +51,7 @@ class Recorder(Probe):
         self._record = record
         self._step = 0
         self._epochs = 0
-        fields = header_fields(model, self._optimizers, tuple(blocks), {"device": str(self._device), **header})
+        fields = header_fields(model, self._optimizers, tuple(blocks), {"device": str(self._device), **header}, tied)
         self._writer = Writer(folder, rank, fields)
         self._evidence = Evidence(model, blocks)
         self._scribe = Scribe(self._writer, self._device, self._evidence.unrecorded)
@@ -83,16 +84,30 @@ class Recorder(Probe):
         tokens: tuple[int, int, int] | None = None,
         loss_scale: float = 1.0,
         epoch: int = 0,
+        padding: int = 0,
+        later: bool = False,
     ) -> None:
         if not self._batches:
             self._rng = rng_hash(self._device)
         whole = ids.tolist() if isinstance(ids, Tensor) else ids
-        batch = MicroBatch(ids=tuple(int(i) for i in whole), tokens=tokens, loss_scale=loss_scale)
+        batch = MicroBatch(ids=tuple(int(i) for i in whole), tokens=tokens, loss_scale=loss_scale, padding=padding)
         self._batches.append(batch)
         self._epoch = epoch
-        self._blocks.expect(batch if self._record.outputs_at(self._step) else None)
+        self._expect(None if later else batch)
         if self._narrowing is not None and self._step == 0:
             self._narrowing.start()
+
+    def _expect(self, batch: MicroBatch | None) -> None:
+        self._blocks.expect(batch if self._record.outputs_at(self._step) else None)
+
+    def forward(self, number: int, stage: int = 0) -> None:
+        self._expect(self._batches[number])
+        self._evidence.action("F", stage, number)
+
+    def backward(self, number: int, stage: int = 0, part: str = "B") -> None:
+        # Activation checkpointing runs forward again in backward: not to be taken for the micro-batch before.
+        self._expect(None)
+        self._evidence.action(part, stage, number)
 
     def sample_gradient(self, sample_id: int, loss_scale: float = 1.0) -> None:
         self._forward_done()

@@ -86,7 +86,7 @@ class Recipe(ABC):
         return build_optimizer(model.parameters(), train)
 
     def blocks(self, model: nn.Module) -> dict[str, nn.Module]:
-        """The repeated parts of the model as :meth:`model` made it, by name, in forward order. Their outputs are
+        """The repeated parts of what :meth:`model` or :meth:`stage` made, by name, in forward order. Their outputs are
         (samples, length, width) and are recorded; dp_shard shards them one by one."""
         return {}
 
@@ -128,12 +128,29 @@ class Recipe(ABC):
             out["cp"] = f"needs a recipe with split_sequence; {self.name} has none"
         if type(self).experts is Recipe.experts:
             out["ep"] = f"needs a recipe with experts; {self.name} has none"
+        if self.most_stages == 1:
+            out["pp"] = f"needs a recipe that can be cut into stages; {self.name} cannot"
         return out
 
     def divisors(self) -> dict[str, dict[str, int]]:
         """``{"tp": {"heads": 4}, "sp": {"sequence length": 32}}``: what the degree must divide, under tp, sp, cp and
         ep. The plan refuses other degrees by these names."""
         return {}
+
+    @property
+    def most_stages(self) -> int:
+        """Into how many stages of a pipeline the model can be cut; 1: it cannot be cut."""
+        return 1
+
+    def stage(self, model: nn.Module, index: int, count: int) -> nn.Module:
+        """Stage ``index`` of ``count`` of the model as :meth:`model` made it; tensor parallelism may have been applied.
+
+        A new module that shares the parts of ``model`` that it needs, under the names that they have there. The first
+        stage takes the inputs of a batch, the others what the one before returns; the last returns what ``model``
+        does. ``count`` is at most :attr:`most_stages`. Called once for each stage of a rank; :meth:`blocks` must know
+        the blocks of a stage as well.
+        """
+        raise NotImplementedError(f"recipe {self.name} cannot be cut into stages")
 
     def decode(self, tokens: Sequence[int]) -> str:
         """One sample's inputs or targets, IGNORE left out, as a person would read them."""

@@ -130,6 +130,31 @@ class GPT(nn.Module):
         return cast(Tensor, self.head(self.norm(x)))
 
 
+class GPTStage(nn.Module):
+    """A part of a GPT: tokens -> residual stream -> residual stream -> logits, as far as the stage reaches."""
+
+    cos: Tensor
+    sin: Tensor
+
+    def __init__(self, model: GPT, blocks: range, *, first: bool, last: bool) -> None:
+        super().__init__()
+        self.embedding = model.embedding if first else None
+        self.drop = model.drop if first else None
+        self.blocks = nn.ModuleDict({str(index): model.blocks[index] for index in blocks})
+        self.norm = model.norm if last else None
+        self.head = model.head if last else None
+        self.register_buffer("cos", model.cos)
+        self.register_buffer("sin", model.sin)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Rotary embedding is that of whole samples, which a batch's inputs always have."""
+        if self.embedding is not None and self.drop is not None:
+            x = self.drop(self.embedding(x))
+        for block in self.blocks.values():
+            x = block(x, self.cos, self.sin)
+        return x if self.norm is None or self.head is None else cast(Tensor, self.head(self.norm(x)))
+
+
 class GPTRecipe(Recipe):
     """Next byte of a phrase of Python's manual. Sample ``i`` is phrase i; 7 to ``length`` targets each, or ``length``
     in all where they are not ``ragged``: then a mean of means is no mistake."""
@@ -187,8 +212,23 @@ class GPTRecipe(Recipe):
         return loss_sum, batch.count
 
     def blocks(self, model: nn.Module) -> dict[str, nn.Module]:
+        assert isinstance(model, GPT | GPTStage)
+        return {f"blocks.{index}": block for index, block in model.blocks.named_children()}
+
+    @property
+    def most_stages(self) -> int:
+        """Embedding, each block, and the last norm with the head may have a stage of their own."""
+        return self.layers + 2
+
+    def stage(self, model: nn.Module, index: int, count: int) -> GPTStage:
+        """The first stage has the embedding, the last one norm and head; blocks are spread evenly over all stages, or,
+        where there are fewer blocks than stages, as many other parts get a stage of their own."""
         assert isinstance(model, GPT)
-        return {f"blocks.{index}": block for index, block in enumerate(model.blocks)}
+        alone = max(0, count - self.layers)  # the head, then the embedding
+        place = index - (alone > 1)
+        cutting = count - alone
+        start, stop = (min(max(self.layers * at // cutting, 0), self.layers) for at in (place, place + 1))
+        return GPTStage(model, range(start, stop), first=index == 0, last=index == count - 1)
 
     def tensor_parallel_plan(self, *, sequence_parallel: bool) -> dict[str, ParallelStyle]:
         """The residual stream is a plain tensor: whole on every rank, or with ``sequence_parallel`` one part of the

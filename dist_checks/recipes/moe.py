@@ -129,6 +129,8 @@ class MoERecipe(GPTRecipe):
     """
 
     name = "moe"
+    most_stages = 1
+    """The balance of each sample and where its tokens are do not travel from stage to stage."""
 
     def __init__(
         self,

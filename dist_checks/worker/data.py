@@ -44,11 +44,11 @@ def micro_batches(ids: Sequence[int], count: int) -> list[list[int]]:
     return [list(ids[start:stop]) for start, stop in zip([0, *stops], stops, strict=False)]
 
 
-def check(samples: int, batch: int, data_size: int, accum: int) -> None:
+def check(samples: int, batch: int, data_size: int, passes: int) -> None:
     """ValueError where some forward pass would have no sample: ranks must run equally many, or they wait for ever."""
     smallest = samples % batch or min(samples, batch)
-    if smallest < data_size * accum:
+    if smallest < data_size * passes:
         raise ValueError(
-            f"data ranks ({data_size}) x accum ({accum}) must be at most the smallest batch ({smallest} of "
+            f"data ranks ({data_size}) x micro-batches ({passes}) must be at most the smallest batch ({smallest} of "
             f"{samples} samples, {batch} at a time), so that every micro-batch has a sample"
         )

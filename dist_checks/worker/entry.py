@@ -49,7 +49,7 @@ def main(payload: Mapping[str, Any]) -> None:
         recipe=recipe,
         train=train,
         world=world,
-        attach=lambda model, optimizer, blocks: attach(model, optimizer, blocks=blocks),
+        attach=lambda model, optimizer, blocks, tied: attach(model, optimizer, blocks=blocks, tied=tied),
     ).run()
     mesh.stop(world)
 
@@ -82,6 +82,7 @@ def describe(payload: Mapping[str, Any]) -> None:
         "divisors": recipe.divisors(),
         "lacking": recipe.lacking(),
         "experts": [f"{path}.{name}" for path, module in experts.items() for name, _ in module.named_parameters()],
+        "stages": recipe.most_stages,
         "dropout": recipe.dropout,
         "accelerators": torch.accelerator.device_count() if torch.accelerator.is_available() else 0,
     }

@@ -7,17 +7,19 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from dist_checks import pipeline
 from dist_checks.axes import Axis
 from dist_checks.probe.probe import Probe
 from dist_checks.recipes.base import Batch, Recipe
 from dist_checks.recipes.settings import TrainSettings
 from dist_checks.rung import Role
 from dist_checks.worker import axes, data, gradients, mesh, rng
-from dist_checks.worker.axes import accum, cp, ep, precision, sequence, sp, tp
+from dist_checks.worker.axes import accum, cp, ep, pp, precision, sequence, sp, tp
 from dist_checks.worker.mesh import World
 
-Attach = Callable[[nn.Module, torch.optim.Optimizer, Mapping[str, nn.Module]], Probe]
-"""Makes a probe for (model with every axis applied, its optimizer, its blocks by name in forward order)."""
+Attach = Callable[[nn.Module, torch.optim.Optimizer, Mapping[str, nn.Module], Mapping[str, str]], Probe]
+"""Makes a probe for (model with every axis applied, its optimizer, its blocks by name in forward order, its parameters
+that are copies of one on another rank, with the name of that)."""
 
 
 class Trainer:
@@ -29,7 +31,7 @@ class Trainer:
         self.data_size = world.layout.data_size
         self.loss_parts = world.layout.loss_parts
         self.accum = self.rung.setting.degree(Axis.ACCUM)
-        data.check(recipe.samples, train.batch, self.data_size, self.accum)
+        data.check(recipe.samples, train.batch, self.data_size, self.accum * pipeline.micro_batches(self.rung.setting))
 
         rng.seed_model(self.rung)
         model = recipe.model()
@@ -40,7 +42,7 @@ class Trainer:
         self.full_rates = [group["lr"] for group in self.optimizer.param_groups]
         self.scaler = precision.make_scaler(world)
         rng.seed_rank(world)
-        self.probe = attach(self.model, self.optimizer, blocks)
+        self.probe = attach(self.model, self.optimizer, pp.held(self.model, blocks), pp.copies(self.model))
 
     def run(self) -> None:
         if self.rung.role is Role.SINGLE and self.world.layout.world_size == 1:
@@ -67,7 +69,7 @@ class Trainer:
         self.probe.step(
             loss_sum=loss_sum,
             targets=targets,
-            printed_loss=self.mean_loss(loss_sum, total),
+            printed_loss=None if loss_sum is None else self.mean_loss(loss_sum, total),
             loss_scale=None if self.scaler is None else loss_scale,
             skipped=skipped,
         )
@@ -93,8 +95,9 @@ class Trainer:
 
     def accumulate(
         self, epoch: int, micro_batches: Sequence[Sequence[int]], batches: Sequence[Batch], total: int
-    ) -> float:
-        """Adds up the gradients of all micro-batches of a step; returns the sum of their losses over targets."""
+    ) -> float | None:
+        """Adds up the gradients of all micro-batches of a step; returns the sum of their losses over targets, None on
+        a rank that has no loss."""
         loss_sum = 0.0
         for number, (ids, batch) in enumerate(zip(micro_batches, batches, strict=True), start=1):
             loss_sum += self.micro_step(epoch, ids, batch, total, last=number == len(batches))
@@ -116,7 +119,13 @@ class Trainer:
     def forward(self, batch: Batch) -> Tensor:
         """The loss summed over the targets of ``batch``, a plain scalar tensor."""
         with precision.autocast(self.world):
-            loss_sum, counted = self.recipe.loss(self.model(batch.inputs), batch)
+            output = self.model(batch.inputs)
+        return self.loss_of(output, batch)
+
+    def loss_of(self, output: Tensor, batch: Batch) -> Tensor:
+        """The loss summed over the targets of ``batch``, a plain scalar tensor."""
+        with precision.autocast(self.world):
+            loss_sum, counted = self.recipe.loss(output, batch)
         if counted != batch.count:
             raise ValueError(
                 f"recipe {self.recipe.name}: loss() counted {counted} targets, the batch has {batch.count}"
@@ -148,10 +157,14 @@ class Trainer:
 
     def clip(self) -> None:
         parameters = list(self.model.parameters())
-        norm = gradients.total_norm(parameters)
+        norm = self.total_norm(parameters)
         if self.train.clip is not None:
             gradients.clip(parameters, self.train.clip, norm)
         self.probe.norm(used=norm.item(), limit=self.train.clip, printed=self.printed_norm(norm))
+
+    def total_norm(self, parameters: Sequence[nn.Parameter]) -> Tensor:
+        """The 2-norm of the full gradient, a scalar, the same on all ranks."""
+        return gradients.total_norm(parameters)
 
     def printed_norm(self, norm: Tensor) -> float:
         """What a user of this loop would see."""

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import torch
 
+from dist_checks.axes import Axis
 from dist_checks.rung import Rung
 from dist_checks.worker.mesh import World
 
@@ -17,8 +18,9 @@ def seed_model(rung: Rung) -> None:
 
 
 def seed_rank(world: World) -> None:
-    """Before the first step: ranks with the same samples (a tp group) draw the same masks, others draw others."""
-    torch.manual_seed((world.rung.seed << 20) + 1 + world.data_rank)
+    """Before the first step: ranks that compute the same thing (a tp group) draw the same masks, others draw others."""
+    stage = world.layout.coordinates(world.rank)[Axis.PP]
+    torch.manual_seed((world.rung.seed << 20) + 1 + world.data_rank + stage * world.layout.data_size)
 
 
 @contextmanager

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from dist_checks.axes import Axis
 from dist_checks.worker.loop import Trainer
 from dist_checks.worker.mesh import World
 
 
 def choose(world: World) -> type[Trainer]:
     """On every rank, the same. The modules of frameworks are imported by the rungs that use them only."""
+    if world.degree(Axis.PP) > 1:
+        from dist_checks.worker.pipelining import PipelineTrainer
+
+        return PipelineTrainer
     return Trainer

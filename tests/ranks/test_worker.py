@@ -176,7 +176,11 @@ REFUSED = [
     ({"tp": 2, "sp": True}, {"length": 31}, r"tp degree \(2\) must divide sequence length \(31\) .* under sp"),
     ({"tp": 2, "sp": True}, {"dropout": 0.1}, r"sp cannot be combined with dropout \(0.1\)"),
     ({"sp": True}, {}, "sp needs tp with a degree of at least 2"),
-    ({"accum": 14}, {}, r"data ranks \(1\) x accum \(14\) must be at most the smallest batch \(13 of 44 samples"),
+    (
+        {"accum": 14},
+        {},
+        r"data ranks \(1\) x micro-batches \(14\) must be at most the smallest batch \(13 of 44 samples",
+    ),
 ]
 
 

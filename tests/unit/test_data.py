@@ -65,6 +65,6 @@ def test_what_is_not_refused_gives_every_micro_batch_a_sample(
 
 def test_what_is_refused() -> None:
     with pytest.raises(
-        ValueError, match=r"data ranks \(6\) x accum \(5\) must be at most the smallest batch \(26 of 150"
+        ValueError, match=r"data ranks \(6\) x micro-batches \(5\) must be at most the smallest batch \(26 of 150"
     ):
         data.check(150, 31, 6, 5)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import itertools
+from collections.abc import Collection, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
+from dist_checks import pipeline
 from dist_checks.axes import Axis
 from dist_checks.judging.logical import Records
-from dist_checks.judging.reading import plain_dtype
+from dist_checks.judging.reading import plain_dtype, rank_list
 from dist_checks.judging.tolerance import DTYPE
 from dist_checks.judging.verdict import Finding
 from dist_checks.judging.view import RungView
@@ -131,8 +134,63 @@ def _copies(view: RungView, found: Records, axis: Axis) -> int:
     return int(held.shape[1] - np.unique(held, axis=1).shape[1])
 
 
+def _stages(view: RungView, axis: Axis) -> Proof:
+    """Each rank of a pipeline holds parameters that the others do not, and none holds them all."""
+    weights = view.own.records(Kind.WEIGHT)
+    if not len(weights):
+        return None, "no weights were recorded"
+    group = view.layout.group(0, axis)
+    held = {rank: set(weights.tensor[weights.rank == rank].tolist()) for rank in group if rank in view.trace.by_rank}
+    whole = [rank for rank, tensors in held.items() if len(tensors) == len(weights.names)]
+    if whole:
+        return False, f"{rank_list(whole)} of {len(held)} ranks hold all {len(weights.names)} parameters"
+    alone = {rank: tensors.difference(*(held[o] for o in held if o != rank)) for rank, tensors in held.items()}
+    idle = [rank for rank, tensors in alone.items() if not tensors]
+    if idle:
+        return False, f"{rank_list(idle)} of {len(held)} ranks hold nothing that the others do not"
+    spread = ", ".join(str(len(tensors)) for tensors in held.values())
+    return True, f"{len(weights.names)} parameters over {len(held)} ranks: {spread}"
+
+
+def _schedule(view: RungView, axis: Axis) -> Proof:
+    """By the order in which stages worked in the first pass of the first step."""
+    many = pipeline.micro_batches(view.rung.setting)
+    done = {
+        rank.rank: [Action(*action) for action in rank.evidence.get("actions") or () if action[2] < many]
+        for rank in view.trace.ranks
+    }
+    if silent := [rank for rank, actions in done.items() if not actions]:
+        return None, f"what {rank_list(silent)} did was not recorded"
+    found = {rank: _order(actions) for rank, actions in done.items()}
+    # The first ranks of a pipeline have so much to do before backward reaches them that they may not mix the two.
+    telling = {rank: order for rank, order in found.items() if order != "gpipe"} or found
+    rank = max(telling)
+    words = " ".join(f"{action.what}{action.number}" for action in done[rank][:8])
+    wanted = view.rung.setting[axis]
+    return set(telling.values()) == {wanted}, f"rank {rank} worked in the order of {found[rank]}: {words} ..."
+
+
+class Action(NamedTuple):
+    """What a stage of a pipeline did: F, B (both gradients), I (those of inputs), W (those of weights)."""
+
+    what: str
+    stage: int
+    number: int
+    """Of the micro-batch in its step."""
+
+
+def _order(actions: Sequence[Action]) -> str:
+    """The schedule that a rank has followed."""
+    if any(action.what in "IW" for action in actions):
+        return "zerobubble"
+    if len({action.stage for action in actions}) > 1:
+        return "interleaved"
+    return "1f1b" if "BF" in "".join(action.what for action in actions) else "gpipe"
+
+
 def _accum(view: RungView, axis: Axis) -> Proof:
-    wanted = view.rung.setting.degree(axis)
+    # A pipeline cuts each of them once more.
+    wanted = view.rung.setting.degree(axis) * pipeline.micro_batches(view.rung.setting)
     for rank in view.trace.ranks:
         for step in view.trace.steps:
             count = len(rank.steps[step].get("micro_batches") or ())
@@ -180,6 +238,8 @@ def _collectives(view: RungView, axis: Axis, *wanted: str, ignoring: Collection[
 
 
 _PROOFS = {
+    Axis.PP: _stages,
+    Axis.SCHEDULE: _schedule,
     Axis.DP_REPLICATE: _replicate,
     Axis.DP_SHARD: _cut,
     Axis.CP: _context,

@@ -19,7 +19,9 @@ def check(view: RungView) -> Iterator[Finding]:
     if refused := writer.incomparable():
         yield refused
         return
-    blocks = [str(name) for name in view.trace.header.get("blocks") or ()]
+    # A stage of a pipeline names its own; the single has them all.
+    assert view.yard is not None
+    blocks = [str(name) for name in view.yard.trace.header.get("blocks") or ()]
     if not blocks:
         yield writer.skipped("the recipe names no blocks")
         return

@@ -172,6 +172,9 @@ def _scalars(view: RungView, writer: Writer) -> Finding | None:
     for step in view.trace.steps:
         for name in scalars:
             values = {rank.rank: rank.steps[step].get(name) for rank in view.trace.ranks}
+            if name == "learning_rates":
+                # A stage of a pipeline without norms has no group for them.
+                values = {rank: list(dict.fromkeys(rates or ())) for rank, rates in values.items()}
             one = view.trace.ranks[0].rank
             other = next((rank for rank, value in values.items() if not _same(name, values[one], value)), None)
             if other is not None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from dist_checks.axes import Axis
 from dist_checks.judging.verdict import Finding
 from dist_checks.judging.view import RungView
 
 
 def check(view: RungView) -> Iterator[Finding]:
-    """The state at the start of each step is equal inside a tp or cp group, and under dropout no two data ranks have
-    the same."""
+    """The state at the start of each step is equal inside a tp or cp group. Under dropout no two data ranks have the
+    same, nor two stages of a pipeline."""
     writer = view.writer("rng")
     if view.layout.world_size == 1:
         yield writer.skipped("a single rank has nobody to draw numbers with")
@@ -21,7 +22,7 @@ def check(view: RungView) -> Iterator[Finding]:
         because = f": {view.trace.cut}" if view.trace.cut else ""
         yield writer.unseen(f"the state of the random numbers was not recorded{because}")
         return
-    groups = view.data_ranks()
+    groups = _groups(view)
     for at, step in enumerate(steps):
         for ranks in groups.values():
             other = next((rank for rank in ranks if hashes[rank][at] != hashes[ranks[0]][at]), None)
@@ -42,13 +43,22 @@ def check(view: RungView) -> Iterator[Finding]:
                 twin = owner.setdefault(str(hashes[here][at]), here)
                 if twin != here:
                     yield writer.failed(
-                        f"ranks {twin} and {here} read different samples ({view.along(twin, here)}) and have the same "
-                        "random state: dropout masks them alike",
+                        f"ranks {twin} and {here} compute different things ({view.along(twin, here)}) and have the "
+                        "same random state: dropout masks them alike",
                         step=step,
                         ranks=(twin, here),
                         observed=1,
                         allowed=0,
                     )
                     return
-    data = f", different over {len(groups)} data ranks" if view.dropout and len(groups) > 1 else ""
+    data = f", different over {len(groups)} data ranks and stages" if view.dropout and len(groups) > 1 else ""
     yield writer.passed(f"random states are equal where samples are shared{data}, at {len(steps)} steps")
+
+
+def _groups(view: RungView) -> dict[tuple[int, int], list[int]]:
+    """The ranks that work on the same samples in the same stage."""
+    out: dict[tuple[int, int], list[int]] = {}
+    for part, ranks in view.data_ranks().items():
+        for rank in ranks:
+            out.setdefault((part, view.layout.coordinates(rank)[Axis.PP]), []).append(rank)
+    return out

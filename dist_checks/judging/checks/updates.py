@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from dist_checks.judging.comparison import Comparison, compare
 from dist_checks.judging.differences import findings
 from dist_checks.judging.logical import Full, Key
 from dist_checks.judging.moves import moves
+from dist_checks.judging.reading import RankTrace
 from dist_checks.judging.tolerance import MILDEST_FAULT, Rule, eps_of
 from dist_checks.judging.verdict import Blamed, Finding, Status
 from dist_checks.judging.view import RungView, Writer
@@ -70,7 +71,7 @@ def _from_gradients(view: RungView, mine: Full, found: Comparison) -> Any:
     gradients = view.gradients
     limits = dict(zip(gradients.keys, gradients.allowed_relative.tolist(), strict=True))
     limit = np.array([limits.get(key, 0.0) for key in found.keys])
-    linear = {name for group in _groups(view) if group.get("class") == "SGD" for name in group["parameters"]}
+    linear = {name for group in _groups(view) if group.is_sgd for name in group.names}
     is_linear = np.array([key.name in linear for key in found.keys], bool)
     truth = view.tolerance.rule is Rule.TRUTH
     # Momentum of 0.9 adds up ten gradients. Under the truth rule the spread of SGD's steps says so by itself; that of
@@ -80,15 +81,42 @@ def _from_gradients(view: RungView, mine: Full, found: Comparison) -> Any:
     return share * np.maximum(found.norm, 0.0)
 
 
-def _groups(view: RungView) -> list[Mapping[str, Any]]:
-    return list(view.trace.header.get("optimizer") or ())
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Group:
+    """A parameter group of the optimizer of one rank; of the stages of a pipeline each has its own."""
+
+    fields: Mapping[str, Any]
+    names: tuple[str, ...]
+    """Of its parameters that no lower rank has."""
+    rank: RankTrace
+    index: int
+
+    @property
+    def is_sgd(self) -> bool:
+        return self.fields.get("class") == "SGD"
+
+    def rate(self, step: int) -> float | None:
+        rates = self.rank.steps.get(step, {}).get("learning_rates") or ()
+        return float(rates[self.index]) if self.index < len(rates) else None
+
+
+def _groups(view: RungView) -> list[_Group]:
+    out, seen = [], set[str]()
+    for rank in view.trace.ranks:
+        for index, fields in enumerate(rank.header.get("optimizer") or ()):
+            names = tuple(rank.copies.get(name, name) for name in fields.get("parameters") or ())
+            new = tuple(name for name in names if name not in seen)
+            seen.update(new)
+            if new:
+                out.append(_Group(fields=fields, names=new, rank=rank, index=index))
+    return out
 
 
 def _still(view: RungView, writer: Writer, mine: Full) -> Finding | None:
     """Weights that have a gradient and stay where they were, bit for bit."""
     gradients = view.own.full(Kind.GRADIENT)
     theirs = moves(view.yard) if view.yard is not None else None
-    covered = {name for group in _groups(view) for name in group.get("parameters") or ()}
+    covered = {name for group in _groups(view) for name in group.names}
     step = next((s for s in mine.steps if not view.own.skipped(s) and max(_rates(view, s), default=0.0) > 0), None)
     if step is None:
         return None
@@ -131,18 +159,18 @@ def _formula(view: RungView, writer: Writer, mine: Full) -> Finding | None:
     """SGD is linear, so its steps can be recomputed in sketches: w -= lr (m + wd w), with momentum as torch has it."""
     applied, weights = view.own.full(Kind.APPLIED), view.own.full(Kind.WEIGHT)
     groups = _groups(view)
-    if not len(applied) or not any(group.get("class") == "SGD" for group in groups):
+    if not len(applied) or not any(group.is_sgd for group in groups):
         return None
     worst, count = 0.0, 0
     momenta: dict[str, Any] = {}
     for step in mine.steps:
         if view.own.skipped(step):
             continue
-        rates = _rates(view, step)
-        for index, group in enumerate(groups):
-            if group.get("class") != "SGD" or index >= len(rates):
+        for group in groups:
+            rate = group.rate(step)
+            if not group.is_sgd or rate is None:
                 continue
-            for name in group.get("parameters") or ():
+            for name in group.names:
                 key = Key(name, step, NO_ITEM)
                 before = weights.rows.get(Key(name, step - 1 if step else BEFORE, NO_ITEM))
                 row, gradient = mine.rows.get(key), applied.rows.get(key)
@@ -150,9 +178,11 @@ def _formula(view: RungView, writer: Writer, mine: Full) -> Finding | None:
                     continue
                 if not (mine.complete[row] and applied.complete[gradient]):
                     continue
-                step_taken = applied.sketch[gradient] + float(group.get("weight_decay", 0)) * weights.sketch[before]
-                step_taken = _with_momentum(group, momenta, name, step_taken)
-                wanted = -rates[index] * (-step_taken if group.get("maximize") else step_taken)
+                step_taken = (
+                    applied.sketch[gradient] + float(group.fields.get("weight_decay", 0)) * weights.sketch[before]
+                )
+                step_taken = _with_momentum(group.fields, momenta, name, step_taken)
+                wanted = -rate * (-step_taken if group.fields.get("maximize") else step_taken)
                 left = float(np.linalg.norm(mine.sketch[row] - wanted))
                 eps = eps_of(weights.dtypes[weights.tensor[before]])
                 size = float(np.linalg.norm(wanted))

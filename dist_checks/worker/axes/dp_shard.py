@@ -14,7 +14,7 @@ from torch.distributed.fsdp import fully_shard
 
 from dist_checks.axes import Axis
 from dist_checks.recipes.base import Recipe
-from dist_checks.worker.axes import ep
+from dist_checks.worker.axes import ep, pp
 from dist_checks.worker.mesh import World
 
 
@@ -23,8 +23,12 @@ def apply(model: nn.Module, recipe: Recipe, world: World) -> nn.Module:
         return model
     # Experts first: what is sharded already is left alone by the modules around it.
     shard(ep.experts(model, recipe, world).values(), world, Axis.DP_SHARD)
-    shard((*recipe.blocks(model).values(), model), world, Axis.DP_SHARD, Axis.EP, Axis.CP)
-    return model
+
+    def shard_layers(part: nn.Module) -> nn.Module:
+        shard((*recipe.blocks(part).values(), part), world, Axis.DP_SHARD, Axis.EP, Axis.CP)
+        return part
+
+    return pp.each(model, shard_layers)
 
 
 def shard(modules: Iterable[nn.Module], world: World, *axes: Axis) -> None:

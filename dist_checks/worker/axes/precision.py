@@ -53,6 +53,6 @@ def make_scaler(world: World) -> torch.amp.GradScaler | None:
     """The loss scaler of fp16; None for the other precisions, which have the range of float32."""
     if world.rung.precision != "fp16":
         return None
-    sharded = any(world.degree(axis) > 1 for axis in (Axis.DP_SHARD, Axis.EP, Axis.TP))
+    sharded = any(world.degree(axis) > 1 for axis in (Axis.DP_SHARD, Axis.EP, Axis.TP, Axis.PP))
     # Under DDP alone every rank holds every gradient, so all find the same overflows.
     return (AgreeingScaler if sharded else torch.amp.GradScaler)(world.device.type)
