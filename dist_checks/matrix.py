@@ -72,6 +72,8 @@ class Launch:
     """Ranks that run at the same time when rungs run side by side; None for the accelerators, or two for each core."""
     deadline: Annotated[float, Gt(0)] = 300.0
     """Seconds that a rung may take."""
+    stall: Annotated[float, Gt(0)] = 120.0
+    """Seconds in which no rank of a rung ends a step, after which it is taken for hung."""
     cold_twin: bool = True
     """Start one rung a second time by torch elastic, in new processes, and compare the bits."""
 

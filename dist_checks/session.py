@@ -237,6 +237,8 @@ def jobs(matrix: Matrix, plan: Plan, folder: Path, fault: str | None = None) -> 
             payload={**_payload(matrix, own, fault), "rung": rung.to_json()},
             env={"TORCH_FR_BUFFER_SIZE": FLIGHT_RECORDS},
             deadline=matrix.launch.deadline,
+            stall=matrix.launch.stall,
+            pulse=".jsonl",
             cold=rung.cold,
         )
 

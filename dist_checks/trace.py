@@ -26,7 +26,7 @@ from typing import IO, Any, NamedTuple
 
 from dist_checks.extent import Extent
 
-SCHEMA = 1
+SCHEMA = 2
 BUCKETS = 64
 """Number of float64 buckets of a sketch."""
 
@@ -108,6 +108,29 @@ def digests_path(folder: Path, rank: int) -> Path:
     return folder / f"rank-{rank:05d}.digests"
 
 
+def collectives_path(folder: Path, rank: int) -> Path:
+    """Which collectives the rank has called: see ARCHITECTURE.md."""
+    return folder / f"rank-{rank:05d}.collectives"
+
+
+def signed(line: str) -> str:
+    """A JSON object, on one line, with its own checksum as the last field: a flipped bit is noticed."""
+    assert line.endswith("}"), line
+    return f'{line[:-1]},"crc":{zlib.crc32(line.encode())}}}'
+
+
+class Unsigned(ValueError):
+    """A line was changed after it was written, or is not whole."""
+
+
+def unsigned(line: bytes) -> bytes:
+    """The JSON object that :func:`signed` was given; raises Unsigned where it is not that any more."""
+    body, comma, checksum = line.rstrip(b"\n").rpartition(b',"crc":')
+    if not comma or checksum != b"%d}" % zlib.crc32(body + b"}"):
+        raise Unsigned("checksum")
+    return body + b"}"
+
+
 class Writer:
     """On every rank: appends to this rank's two files. Only :meth:`flush` gives them to the operating system."""
 
@@ -128,7 +151,7 @@ class Writer:
         """
         if event in ("step", "end"):
             fields["digests"] = self._records
-        self._events.write(json.dumps({"event": event, **fields}, separators=(",", ":")) + "\n")
+        self._events.write(signed(json.dumps({"event": event, **fields}, separators=(",", ":"))) + "\n")
 
     def digest(self, step: int, entry: Entry, values: Values, item: int = NO_ITEM) -> None:
         """Append one record; announces the entry when it is new, or when its dtype or extent has changed."""

@@ -42,14 +42,14 @@ class Agent:
     Requests come as JSON lines on standard input, reports leave as JSON lines on standard output:
 
         do start     job folder ranks world_size entry payload argv env deadline cold
-                     (group_rank master_addr master_port init_method, for a job on several nodes)
+                     (stall pulse; group_rank master_addr master_port init_method, for a job on several nodes)
         do cancel    job (grace): its ranks are to be gone, at once or after so many seconds
         do close     all ranks are to be gone, and the agent; the end of standard input means the same
 
         said ready   host pid scratch notes
         said broken  error: a preload module could not be imported
         said started job rank pid
-        said ended   job rank pid code signal error summary tail ended since killed late where
+        said ended   job rank pid code signal error summary tail ended since killed late stalled where
         said over    job seconds error notes: no rank of it is left on this node
     """
 

@@ -21,7 +21,7 @@ class State(StrEnum):
 
     DONE = auto()  # every rank left with code 0
     FAILED = auto()  # a rank ended badly by itself
-    TIMED_OUT = auto()  # ranks were still there at the deadline
+    TIMED_OUT = auto()  # ranks were still there at the deadline, or had shown no sign of life for too long
     CANCELLED = auto()  # ended, or never started, because the caller stopped
     LOST = auto()  # what started the ranks is gone: nothing can be said about the job
 
@@ -38,6 +38,8 @@ class Job:
     argv: tuple[str, ...] = ()  # instead of entry: a command, one process per rank, in torchrun's environment
     env: Mapping[str, str] = field(default_factory=dict)  # set on every rank before the entry is imported
     deadline: float = 300.0  # seconds from the start of the ranks
+    stall: float | None = None  # seconds without a sign of life after which the job is taken for hung; None for never
+    pulse: str = ""  # a sign of life is that a file rank-00000<pulse> of some rank grows; '' for any file of a rank
     cold: bool = False  # under torch elastic, in new processes, instead of forked from the warm server
 
     def __post_init__(self) -> None:
@@ -52,6 +54,8 @@ class Job:
             raise ValueError(f"{where}: entry {self.entry!r} must read 'package.module:function'")
         if not (self.deadline > 0 and math.isfinite(self.deadline)):
             raise ValueError(f"{where}: deadline ({self.deadline}) must be a positive number of seconds")
+        if self.stall is not None and not (self.stall > 0 and math.isfinite(self.stall)):
+            raise ValueError(f"{where}: stall ({self.stall}) must be a positive number of seconds, or None")
         if wrong := [key for key, value in self.env.items() if not (isinstance(key, str) and isinstance(value, str))]:
             raise ValueError(f"{where}: env must map text to text, not so for {wrong}")
         try:
@@ -69,6 +73,8 @@ class Job:
             "payload": {key: value for key, value in self.payload.items() if key != "fault"},
             "argv": list(self.argv),
             "deadline": self.deadline,
+            "stall": self.stall,
+            "pulse": self.pulse,
             "cold": self.cold,
         }
 
@@ -92,6 +98,7 @@ class RankExit:
     log: Path
     ended: float  # seconds since the job started
     killed: bool = False  # the launcher was ending it: whatever it ended with is no failure of its own
+    where: str = ""  # of one that hung: where its stack was, 'wait (threading.py:320), from step (loop.py:33)'
 
     @property
     def failed(self) -> bool:

@@ -10,7 +10,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +20,9 @@ from launch.wire import Message
 
 GRACE = 0.3  # seconds that ranks have to end by themselves once one of them has failed
 STACKS = 0.5  # seconds that ranks have to write their stacks
+ANSWER = 3.0  # seconds that ranks which watch for it have to say what they wait for, when they hang
+LAST_WORDS = 1.0  # and when another has failed
+PULSE = 1.0  # seconds between two looks for a sign of life, at most
 GIVE_UP = 5.0  # seconds after SIGKILL: a process that waits for a device may outlive it for ever
 NEVER = math.inf
 
@@ -63,7 +66,25 @@ class Member:
     pid: int = 0
     over: bool = False
     killed: bool = False  # told to end, so its end says nothing about it
-    late: bool = False  # was there at the deadline
+    late: bool = False  # was there at the deadline, or when the job had stalled
+
+
+class Pulse:
+    """When the files of some ranks last grew."""
+
+    def __init__(self, folder: Path, ranks: Sequence[int], suffix: str) -> None:
+        self._folder, self._patterns = folder, [f"rank-{number:05d}{suffix or '*'}" for number in ranks]
+        self._size, self._grew = -1, -math.inf
+
+    def feel(self, now: float) -> float:
+        """When they were last seen to have changed, on the clock of `now`."""
+        size = 0
+        for pattern in self._patterns:
+            with contextlib.suppress(OSError):
+                size += sum(path.stat().st_size for path in self._folder.glob(pattern))
+        if size != self._size:
+            self._size, self._grew = size, now
+        return self._grew
 
 
 class Crew:
@@ -78,6 +99,10 @@ class Crew:
         self._order = order
         self._tell = tell
         self._phase = "running"  # then perhaps grace or stacks, then killed
+        self._deadline = self._patience = NEVER
+        self._stalled = False
+        self._stall = order.get("stall") or NEVER
+        self._pulse = Pulse(Path(order["folder"]), order["ranks"], order.get("pulse", ""))
         self._error = ""
         self._notes: list[str] = []
         scratch.mkdir()
@@ -92,6 +117,7 @@ class Crew:
             "MASTER_ADDR": order.get("master_addr") or "127.0.0.1",
             "MASTER_PORT": str(order.get("master_port") or free_port()),
             rank.INIT_METHOD: order.get("init_method") or f"file://{scratch / 'store'}",
+            rank.ASKS: str(scratch),
         }
         self.started = time.monotonic()
 
@@ -128,7 +154,9 @@ class Crew:
         for member in self.members:
             logs.log_of(self._task.folder, member.rank).write_bytes(b"")
         self.started = time.monotonic()
-        self.due = self.started + self._order["deadline"]
+        self._deadline = self.started + self._order["deadline"]
+        self._pulse.feel(self.started)
+        self._look_again(self.started)
         return self._task.write()
 
     def _fork(self, number: int, env: Mapping[str, str], forget: Callable[[], None]) -> int:
@@ -205,10 +233,12 @@ class Crew:
                 "since": self._since(member, code, seen) - self.started,
                 "killed": killed,
                 "late": member.late,
+                "stalled": member.late and self._stalled,
                 "where": logs.where(log) if member.late else "",
             }
         )
         if bad and self._phase == "running":
+            self._ask(LAST_WORDS)
             self.end_soon(GRACE)
 
     def _finish_if_empty(self, now: float) -> None:
@@ -247,19 +277,45 @@ class Crew:
         if now < self.due:
             return
         if self._phase == "running":
+            self._stalled = now - self._pulse.feel(now) >= self._stall
+            if not self._stalled and now < self._deadline:
+                self._look_again(now)
+                return
             late = self._at_work()
             self._phase, self.due = ("stacks", now + STACKS) if late else ("grace", now + GIVE_UP)
+            self._ask(ANSWER)
             for member in late:
                 member.late = member.killed = True
                 self._ask_for_stacks(member)
         elif self._phase in ("grace", "stacks"):
-            self.kill()
+            if now < self._patience and self._silent():
+                self.due = now + 0.05
+            else:
+                self.kill()
         else:
             assert self._phase == "killed", self._phase
             for member in self._living():
                 self._notes.append(f"rank {member.rank} (process {member.pid}) has outlived SIGKILL by {GIVE_UP:g} s")
                 self._ended(member, None, now)
             self._finish_if_empty(now)
+
+    def _look_again(self, now: float) -> None:
+        self.due = min(self._deadline, now + min(PULSE, self._stall / 4) if self._stall < NEVER else NEVER)
+
+    def _ask(self, patience: float) -> None:
+        """Ranks that watch for it are to say what they wait for, and are not ended before they have, or it is late."""
+        with contextlib.suppress(OSError):
+            rank.asked_of(self._task.scratch).touch()
+            self._patience = time.monotonic() + patience
+
+    def _silent(self) -> list[Member]:
+        """Those at work that have been asked, and are going to answer."""
+        scratch = self._task.scratch
+        return [
+            member
+            for member in self._at_work()
+            if rank.watch_of(scratch, member.rank).exists() and not rank.told_of(scratch, member.rank).exists()
+        ]
 
     def _living(self) -> list[Member]:
         return [member for member in self.members if not member.over]

@@ -130,6 +130,8 @@ class _Run:
                     "argv": job.argv,
                     "env": self._devices_of(taken) | dict(job.env),
                     "deadline": job.deadline,
+                    "stall": job.stall,
+                    "pulse": job.pulse,
                     "cold": job.cold,
                 }
             )

@@ -77,6 +77,7 @@ class Outcome:
             log=log_of(self.job.folder, rank),
             ended=report.get("ended", time.monotonic() - self.started),
             killed=report.get("killed", False),
+            where=report.get("where", ""),
         )
 
     def _failure(self, ranks: tuple[RankExit, ...], failed: list[int]) -> str:
@@ -96,8 +97,11 @@ class Outcome:
 
     def _lateness(self, ranks: tuple[RankExit, ...]) -> str:
         late = {rank: report["where"] for rank, report in sorted(self._ended.items()) if report["late"]}
-        deadline = f"{self.job.deadline:g} s, their deadline"
-        lines = [f"{len(late)} of {len(ranks)} ranks had not ended after {deadline}: {_name(late)}"]
+        if any(report.get("stalled") for report in self._ended.values()):
+            how = f"had shown no sign of life for {self.job.stall:g} s"
+        else:
+            how = f"had not ended after {self.job.deadline:g} s, their deadline"
+        lines = [f"{len(late)} of {len(ranks)} ranks {how}: {_name(late)}"]
         lines += [f"rank {rank} was in {where}" for rank, where in late.items() if where]
         return "\n".join(lines)
 

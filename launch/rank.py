@@ -22,6 +22,7 @@ from launch.logs import log_of
 from launch.process import PARENT, die_with_parent
 
 INIT_METHOD = "LAUNCH_INIT_METHOD"  # for init_process_group; not set under torch elastic, which has its own
+ASKS = "LAUNCH_ASKS"  # a folder: a rank that watches it may say more about itself before it is ended, see `asked_of`
 STACKS = signal.SIGUSR1  # makes a rank write the stacks of all its threads to its log
 COULD_NOT_START = 127  # as shells say it
 
@@ -81,6 +82,23 @@ def word_of(scratch: Path, rank: int) -> Path:
 def pid_of(scratch: Path, rank: int) -> Path:
     """Where a rank that its agent did not start itself leaves its process id."""
     return scratch / f"pid-{rank:05d}"
+
+
+def asked_of(scratch: Path) -> Path:
+    """Made by the agent when ranks are going to be ended because one hangs or has failed.
+
+    A rank that wants to be waited for then leaves `watch-00000` there when it starts, and `told-00000` when it has
+    said, into files of its own, what there is to say.
+    """
+    return scratch / "ask"
+
+
+def watch_of(scratch: Path, rank: int) -> Path:
+    return scratch / f"watch-{rank:05d}"
+
+
+def told_of(scratch: Path, rank: int) -> Path:
+    return scratch / f"told-{rank:05d}"
 
 
 def call(entry: str, payload: Mapping[str, Any]) -> None:

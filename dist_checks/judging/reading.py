@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dist_checks.extent import Extent
-from dist_checks.trace import BUCKETS, RECORD_BYTES, SCHEMA, Entry, Kind, digests_path, events_path
+from dist_checks.trace import BUCKETS, RECORD_BYTES, SCHEMA, Entry, Kind, Unsigned, digests_path, events_path, unsigned
 
 RECORD = np.dtype(
     [
@@ -190,10 +190,10 @@ def _read_rank(folder: Path, rank: int, extents: dict[str, Extent]) -> RankTrace
     path = events_path(folder, rank)
     for number, line in enumerate(path.read_bytes().splitlines(), 1):
         try:
-            event = json.loads(line)  # NaN and Infinity are read as the floats that they are
+            event = read_line(line, path)
             match event["event"]:
                 case "header":
-                    header = _checked_header(event, path)
+                    header = event
                 case "entry":
                     entries[event["index"]] = _entry(event, extents)
                 case "step":
@@ -226,8 +226,20 @@ def _read_rank(folder: Path, rank: int, extents: dict[str, Extent]) -> RankTrace
     )
 
 
-def _checked_header(event: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
-    if event.get("schema") != SCHEMA:
+def read_line(line: bytes, path: Path) -> dict[str, Any]:
+    """The event on a line. NaN and Infinity are read as the floats that they are.
+
+    Raises TraceError for a header of another version, ValueError where the line is damaged.
+    """
+    try:
+        event = json.loads(unsigned(line))
+    except Unsigned:
+        event = json.loads(line)  # of another version, whose lines may not be signed
+        if not (isinstance(event, dict) and event.get("event") == "header" and event.get("schema") != SCHEMA):
+            raise
+    if not isinstance(event, dict):
+        raise ValueError("no event")
+    if event["event"] == "header" and event.get("schema") != SCHEMA:
         raise TraceError(
             f"{path} has trace schema {event.get('schema')!r}; this version reads schema {SCHEMA}: "
             "judge it with the version of dist_checks that recorded it"
@@ -275,8 +287,10 @@ def _map(path: Path, count: int) -> Records:
 def _undamaged(records: Records) -> int:
     """How many records stand before the first one whose checksum is wrong."""
     data, crc32, start = records.view(np.uint8).data, zlib.crc32, 0
-    for index, checksum in enumerate(records["checksum"].tolist()):
-        if crc32(data[start : start + _BODY_BYTES]) != checksum:
+    for index, (checksum, unused) in enumerate(
+        zip(records["checksum"].tolist(), records["unused"].tolist(), strict=True)
+    ):
+        if crc32(data[start : start + _BODY_BYTES]) != checksum or unused:
             return index
         start += RECORD_BYTES
     return len(records)

@@ -16,8 +16,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from dist_checks.probe.evidence import Evidence
+from dist_checks.probe.flight import is_recording
 from dist_checks.probe.header import buffers_of, header_fields, parameters_of, scalar
 from dist_checks.probe.hooks import BlockHooks, MicroBatch
+from dist_checks.probe.ledger import Ledger, of_worker
 from dist_checks.probe.machine import memory_peak, rng_hash
 from dist_checks.probe.narrowing import Narrowing
 from dist_checks.probe.probe import Probe
@@ -60,6 +62,10 @@ class Recorder(Probe):
         self._handles = [o.register_step_pre_hook(self._before_optimizer) for o in self._optimizers]
         self._scribe.tensors(BEFORE, self._weights())
         self._writer.flush()
+        self._own_ledger = None if of_worker(folder) or not is_recording() else Ledger(folder, rank)
+        self._ledger = of_worker(folder) or self._own_ledger
+        if self._ledger is not None:
+            self._ledger.started()
         self._closed = False
         self._start_step()
 
@@ -156,6 +162,8 @@ class Recorder(Probe):
         if self._step == 0:
             self._write_evidence()
         self._writer.flush()
+        if self._ledger is not None:
+            self._ledger.step()
         self._step += 1
         if not self._record.outputs_at(self._step):
             self._blocks.remove()
@@ -168,6 +176,9 @@ class Recorder(Probe):
         if self._step == 0:
             self._write_evidence()
         self._detach()
+        if self._own_ledger is not None:
+            self._own_ledger.end()
+            self._own_ledger.left()
         self._writer.close(memory_peak=memory_peak(self._device))
 
     def close_at_exit(self) -> None:
@@ -184,6 +195,8 @@ class Recorder(Probe):
         self._closed = True
         self._detach()
         self._writer.abandon()
+        if self._own_ledger is not None:
+            self._own_ledger.abandon()
 
     def _detach(self) -> None:
         """Take every hook off the user's modules and optimizers."""

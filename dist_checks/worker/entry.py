@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,11 +15,12 @@ import torch._dynamo  # optimizers and DTensor import it at first use: in a fork
 
 import dist_checks.probe.recorder
 import dist_checks.recipes.moe  # noqa: F401  # likewise
+from dist_checks.probe.ledger import open_for_worker
 from dist_checks.probe.probe import Probe
 from dist_checks.probe.record import Record
 from dist_checks.recipes import TrainSettings, load
 from dist_checks.rung import Role, Rung
-from dist_checks.worker import mesh, trainers
+from dist_checks.worker import mesh, trainers, watching
 
 DESCRIPTION = "recipe.json"
 
@@ -28,7 +31,21 @@ def main(payload: Mapping[str, Any]) -> None:
     ``{"rung": Rung as JSON, "folder": str, "recipe": "gpt", "options": {}, "train": {}}``; optional are ``device``
     (``cpu`` or ``cuda``) and ``fault``, the id of a bug to plant. Raises ValueError where the rung cannot be run.
     """
-    rung = Rung.from_json(payload["rung"])
+    rung, folder = Rung.from_json(payload["rung"]), Path(payload["folder"])
+    ledger = open_for_worker(folder, int(os.environ.get("RANK", "0")))
+    watching.start(int(os.environ.get("RANK", "0")), ledger)
+    try:
+        _train(payload, rung, folder)
+    except BaseException:
+        with suppress(OSError):
+            ledger.read()  # what this rank has called explains what the others wait for
+        raise
+    ledger.end()
+    mesh.leave()
+    ledger.left()
+
+
+def _train(payload: Mapping[str, Any], rung: Rung, folder: Path) -> None:
     if "fault" in payload:
         plant(payload["fault"], rung)
     recipe = load(payload["recipe"], payload.get("options"))
@@ -44,7 +61,7 @@ def main(payload: Mapping[str, Any]) -> None:
         "coordinates": {axis.value: at for axis, at in world.layout.coordinates(world.rank).items()},
     }
     record = Record(narrowing=rung.role is Role.SINGLE)
-    attach = partial(Probe.attach, folder=Path(payload["folder"]), rank=world.rank, header=header, record=record)
+    attach = partial(Probe.attach, folder=folder, rank=world.rank, header=header, record=record)
     trainers.choose(world)(
         recipe=recipe,
         train=train,

@@ -120,9 +120,14 @@ def loss_group(layout: Layout, rank: int) -> dist.ProcessGroup | None:
 
 
 def stop(world: World) -> None:
-    """On every rank, at the end of a run that went well: leaves together, so that nobody loses a peer too early."""
+    """On every rank, at the end of a run that went well: waits for all, so that nobody loses a peer too early."""
     if world.mesh is not None:
         dist.barrier()
+
+
+def leave() -> None:
+    """On every rank, after :func:`stop`."""
+    if dist.is_initialized():
         dist.destroy_process_group()
 
 

@@ -21,7 +21,7 @@ from dist_checks.judging.judge import report
 from dist_checks.judging.reading import RECORD, read
 from dist_checks.judging.seen import Seen
 from dist_checks.rung import Role, Rung
-from dist_checks.trace import SCHEMA, Kind, digests_path, events_path
+from dist_checks.trace import SCHEMA, Kind, digests_path, events_path, signed
 
 
 def write_rank(folder: Path, rank: int, ranks: int, tensors: int, steps: int, kind: Kind) -> None:
@@ -42,7 +42,7 @@ def write_rank(folder: Path, rank: int, ranks: int, tensors: int, steps: int, ki
         event = {"event": "step", "step": step, "epoch": 0, "ids": [step * ranks + rank], "loss_sum": 1.0, "targets": 1}
         lines.append(event | {"learning_rates": [0.1], "micro_batches": [[step * ranks + rank]], "rng": f"{rank}"})
     lines.append({"event": "end"})
-    events_path(folder, rank).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    events_path(folder, rank).write_text("".join(signed(json.dumps(line)) + "\n" for line in lines))
     records = np.zeros(tensors * steps, RECORD)
     records["step"], records["entry"] = np.divmod(np.arange(len(records)), tensors)
     records["item"], records["elements"] = -1, length * 64

@@ -188,3 +188,31 @@ def shout(payload: Payload) -> None:
     if rank() % 2:
         raise RuntimeError("x" * 100_000)
     time.sleep(60)
+
+
+def stop_growing(payload: Payload) -> None:
+    """Rank 0 shows signs of life for a while, then never again; rank 1 prints, which is none."""
+    record(payload)
+    trace = Path(payload["pids"]).parent / "job" / f"rank-{rank():05d}.trace"
+    for number in range(60):
+        if rank() == 0 and number < payload["beats"]:
+            with trace.open("a") as file:
+                file.write("step\n")
+        print("still here")
+        time.sleep(0.1)
+
+
+def answer(payload: Payload) -> None:
+    """Says what it waits for when it is asked, and takes its time; rank 0 may fail."""
+    record(payload)
+    asks = Path(os.environ["LAUNCH_ASKS"])
+    (asks / f"watch-{rank():05d}").touch()
+    if rank() == 0 and payload.get("fails"):
+        time.sleep(0.2)
+        raise ZeroDivisionError("the cause")
+    while not (asks / "ask").exists():
+        time.sleep(0.01)
+    time.sleep(payload["seconds"])
+    print("I wait for the moon", flush=True)
+    (asks / f"told-{rank():05d}").touch()
+    time.sleep(60)

@@ -152,10 +152,10 @@ def test_files_that_are_cut_anywhere(tmp_path: Path, share: float, which: Any, w
 def test_another_trace_version_is_inconclusive(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", [rung(), rung({"tp": 2})])
     path = events_path(run / "rungs" / "tp2", 0)
-    path.write_text(path.read_text().replace('"schema":1', '"schema":2', 1))
+    path.write_text(path.read_text().replace('"schema":2', '"schema":1', 1))
     found = report(run)
     assert found["status"] == "inconclusive"
-    assert any("has trace schema 2" in finding["message"] for finding in found["findings"])
+    assert any("has trace schema 1" in finding["message"] for finding in found["findings"])
 
 
 def test_no_rungs_are_no_pass(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from judging_cases import ACCUM, DP, ORDER, SP, TP, judged, of, sees
+from judging_cases import ACCUM, DP, ORDER, SP, TP, judged, of, rewrite, sees
 from tiny_world import HEALTHY, Tamper, make_run, rung
 
 from dist_checks.extent import Box, Extent
@@ -101,8 +101,7 @@ def test_shards_sees_a_weight_that_nobody_holds(tmp_path: Path) -> None:
 
     run = make_run(tmp_path / "run", [rung(), rung(TP)], {"tp2": Lost()})
     for events in (run / "rungs" / "tp2").glob("*.jsonl"):
-        text = events.read_text().replace('"kind":"weight","name":"norm.weight"', '"kind":"weight","name":"other"')
-        events.write_text(text)
+        rewrite(events, '"kind":"weight","name":"norm.weight"', '"kind":"weight","name":"other"')
     found = of(judge(run), "tp2", "shards")[0]
     assert (found.status, found.tensor) == (Status.FAIL, "norm.weight")
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from judging_cases import ACCUM, ALL, DP, ORDER, SHARD, SP, TP, judged, of, sees
+from judging_cases import ACCUM, ALL, DP, ORDER, SHARD, SP, TP, judged, of, rewrite, sees
 from tiny_world import HEALTHY, SHAPES, Tamper, World, make_run, rung, write_plan
 
 from dist_checks.axes import Setting
@@ -137,7 +137,7 @@ def test_engaged(tmp_path: Path, setting: Mapping[str, Any]) -> None:
 def test_engaged_looks_at_matrix_products(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", [rung(), rung({"precision": "bf16"})])
     for events in (run / "rungs" / "bf16").glob("*.jsonl"):
-        events.write_text(events.read_text().replace('"matmul_dtypes":["bfloat16"]', '"matmul_dtypes":["float32"]'))
+        rewrite(events, '"matmul_dtypes":["bfloat16"]', '"matmul_dtypes":["float32"]')
     (found,) = of(judge(run), "bf16", "engaged")
     assert found.status is Status.FAIL
     assert "float32, not in bfloat16" in found.message

@@ -123,7 +123,7 @@ def test_another_version_is_refused_with_what_to_do(folder: Path) -> None:
     lines = path.read_text().splitlines()
     lines[0] = json.dumps(json.loads(lines[0]) | {"schema": 99})
     path.write_text("\n".join(lines))
-    with pytest.raises(TraceError, match="has trace schema 99; this version reads schema 1: judge it with the version"):
+    with pytest.raises(TraceError, match="has trace schema 99; this version reads schema 2: judge it with the version"):
         read(folder, 2)
 
 

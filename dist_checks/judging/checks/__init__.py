@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 
 from dist_checks.judging.checks import (
     additive,
+    collectives,
     completes,
     contributions,
     curve,
@@ -38,6 +39,7 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     ("rng", rng.check),
     ("initial_weights", initial_weights.check),
     ("shards", shards.check),
+    ("collectives", collectives.check),
     ("schedule", schedule.check),
     ("replicas", replicas.check),
     ("forward", forward.check),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dist_checks.rung import Rung
 from dist_checks.worker.faults import (
+    barrier_on_rank_0,
+    batch_more,
     bit_flipped,
     checkpointing_not_active,
     clip_before_unscale,
@@ -15,10 +17,14 @@ from dist_checks.worker.faults import (
     local_norm,
     masks_drawn_again,
     mean_of_means,
+    member_skips,
     norm_gradients_not_summed,
+    other_branch,
     own_initial_weights,
     parameter_replaced,
+    rank_sleeps,
     samples_by_world_rank,
+    shapes_differ,
 )
 from dist_checks.worker.faults.base import Fault
 
@@ -38,6 +44,12 @@ FAULTS: tuple[Fault, ...] = (
     masks_drawn_again.FAULT,
     checkpointing_not_active.FAULT,
     ep_ignored.FAULT,
+    batch_more.FAULT,
+    barrier_on_rank_0.FAULT,
+    rank_sleeps.FAULT,
+    other_branch.FAULT,
+    member_skips.FAULT,
+    shapes_differ.FAULT,
 )
 
 
