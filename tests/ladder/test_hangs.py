@@ -44,7 +44,7 @@ CASES = [
         {"dp_replicate": 3, "accum": 2},
         1,
         [2],
-        rf"collective \d+ {ALL}: ranks 0 and 1 called all_reduce of double \[\] at sum_over_data .*; rank 2 called "
+        rf"collective \d+ {ALL}: ranks 0 and 1 called all_reduce of double \[\] at sum_over_parts .*; rank 2 called "
         r"all_gather of double \[\] at gather_targets \(other_branch.py",
     ),
     (

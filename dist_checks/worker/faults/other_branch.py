@@ -23,7 +23,7 @@ def plant(rung: Rung) -> None:
             return count_targets(self, targets)
         mine = torch.tensor(float(targets), dtype=torch.float64, device=self.world.device)
         counts = [torch.zeros_like(mine) for _ in range(self.data_size)]
-        dist.all_gather(counts, mine, group=self.world.data_group)
+        dist.all_gather(counts, mine, group=self.world.loss_group)
         return round(sum(count.item() for count in counts))
 
     if rung.setting.degree(Axis.DP_REPLICATE) > 1:
