@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import datetime
 import json
+import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
@@ -26,6 +27,7 @@ class ConfigError(ValueError):
     """The configuration is wrong. Each line of the message names a key, its value and what was expected."""
 
 
+_LABEL = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _STRICT = ConfigDict(extra="forbid", strict=True)
 _AtLeastOne = Annotated[int, Ge(1)]
 
@@ -91,6 +93,24 @@ class Accept:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Also:
+    """A second recipe in the same ladder, for axes that the first one does not have: trained as the first one is, with
+    the same seeds, and compared with a single of its own."""
+
+    __pydantic_config__ = _STRICT
+    recipe: str
+    name: str = ""
+    """What its rungs are called by: ``ep2@moe``. By default the name of the recipe, or of its class."""
+    options: dict[str, Any] = field(default_factory=dict)
+    axes: dict[Axis, tuple[Value, ...]] = field(default_factory=dict)
+    combine: Combine = Combine()
+
+    @property
+    def label(self) -> str:
+        return self.name or self.recipe.rpartition(":")[2]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Matrix:
     """One ladder. Build it in Python with keywords, or read it with :func:`load`; both are checked by :func:`parse`."""
 
@@ -110,6 +130,22 @@ class Matrix:
     combine: Combine = Combine()
     launch: Launch = Launch()
     accept: tuple[Accept, ...] = ()
+    also: tuple[Also, ...] = ()
+    """Further recipes, each with axes of its own."""
+
+    @property
+    def ladders(self) -> dict[str, Matrix]:
+        """What each recipe is to run, by what its rungs are called by: nothing for the first one's."""
+        out = {"": replace(self, also=())}
+        for also in self.also:
+            out[also.label] = replace(
+                self, recipe=also.recipe, options=also.options, axes=also.axes, combine=also.combine, also=()
+            )
+        return out
+
+    def key(self, label: str) -> str:
+        """Where in the matrix the recipe of ``label`` stands, as errors name it: ``also[0].``."""
+        return next((f"also[{index}]." for index, also in enumerate(self.also) if also.label == label), "")
 
     @property
     def plain(self) -> str:
@@ -154,6 +190,13 @@ def parse(data: Mapping[str, Any] | Matrix, source: str = "matrix") -> Matrix:
     given = _without_none(asdict(data)) if isinstance(data, Matrix) else dict(data)
     problems: list[str] = []
     given["axes"] = _parse_axes(given.get("axes", {}), problems)
+    if isinstance(given.get("also"), (list, tuple)):
+        given["also"] = [
+            {**also, "axes": _parse_axes(also.get("axes", {}), problems, f"also[{index}].")}
+            if isinstance(also, Mapping)
+            else also
+            for index, also in enumerate(given["also"])
+        ]
     try:
         # As JSON, where arrays may become tuples and tables dataclasses while numbers are still told from strings.
         matrix = TypeAdapter(Matrix).validate_json(json.dumps(given, default=str))
@@ -166,15 +209,15 @@ def parse(data: Mapping[str, Any] | Matrix, source: str = "matrix") -> Matrix:
     return matrix
 
 
-def _parse_axes(given: object, problems: list[str]) -> dict[Axis, tuple[Value, ...]]:
+def _parse_axes(given: object, problems: list[str], key: str = "") -> dict[Axis, tuple[Value, ...]]:
     """``tp = 2`` and ``tp = [2, 4]`` alike."""
     if not isinstance(given, Mapping):
-        problems.append(f"axes: expected a table of axes, not {given!r}")
+        problems.append(f"{key}axes: expected a table of axes, not {given!r}")
         return {}
     axes: dict[Axis, tuple[Value, ...]] = {}
     for name, values in given.items():
         if name not in list(Axis):
-            problems.append(f"axes.{name}: this is no axis, expected one of {', '.join(Axis)}")
+            problems.append(f"{key}axes.{name}: this is no axis, expected one of {', '.join(Axis)}")
             continue
         spec = SPEC[Axis(name)]
         listed = values if isinstance(values, (list, tuple)) else [values]
@@ -183,13 +226,28 @@ def _parse_axes(given: object, problems: list[str]) -> dict[Axis, tuple[Value, .
             try:
                 parsed.append(spec.parse(value))
             except ValueError as error:
-                problems.append(f"axes.{name}[{index}]: {error}")
+                problems.append(f"{key}axes.{name}[{index}]: {error}")
         axes[spec.axis] = tuple(dict.fromkeys(value for value in parsed if value != spec.off))
     return axes
 
 
 def _rules(matrix: Matrix) -> list[str]:
     """What concerns more than one key."""
+    problems = []
+    for label, ladder in matrix.ladders.items():
+        problems += [matrix.key(label) + problem for problem in _rules_of_ladder(ladder)]
+    labels = [also.label for also in matrix.also]
+    for index, label in enumerate(labels):
+        if not _LABEL.fullmatch(label) or label in ("again", "cold"):
+            problems.append(f"also[{index}].name: expected letters, digits, '-' and '_', not {label!r}")
+        elif label in labels[:index]:
+            problems.append(f"also[{index}].name: {label!r} is the name of also[{labels.index(label)}] as well")
+    if not matrix.seeds or len(set(matrix.seeds)) != len(matrix.seeds) or min(matrix.seeds) < 0:
+        problems.append(f"seeds: expected at least one seed, each 0 or more and none twice, not {list(matrix.seeds)}")
+    return problems
+
+
+def _rules_of_ladder(matrix: Matrix) -> list[str]:
     problems = []
     for axis, values in matrix.axes.items():
         for needed in SPEC[axis].needs if values else ():
@@ -201,8 +259,6 @@ def _rules(matrix: Matrix) -> list[str]:
                 Setting.parse(name)
             except ValueError as error:
                 problems.append(f"combine.{key}[{index}]: {error}")
-    if not matrix.seeds or len(set(matrix.seeds)) != len(matrix.seeds) or min(matrix.seeds) < 0:
-        problems.append(f"seeds: expected at least one seed, each 0 or more and none twice, not {list(matrix.seeds)}")
     return problems
 
 

@@ -52,6 +52,15 @@ class Facts:
 class Skipped:
     setting: Setting
     reason: str
+    recipe: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.setting.name + _suffix(self.recipe)
+
+    def to_json(self) -> dict[str, Any]:
+        of_recipe = {"recipe": self.recipe} if self.recipe else {}
+        return {"name": self.name, "axes": self.setting.to_json(), "reason": self.reason, **of_recipe}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,10 +77,13 @@ class Plan:
     def only(self, chosen: Collection[str]) -> Plan:
         """The rungs of these ids, with the singles that they are compared with and the neighbours that blame needs."""
         by_id = {rung.id: rung for rung in self.rungs}
-        by_setting = {(rung.setting, rung.seed): rung.id for rung in self.rungs if rung.role is not Role.TWIN}
+        by_setting = {
+            (rung.recipe, rung.setting, rung.seed): rung.id for rung in self.rungs if rung.role is not Role.TWIN
+        }
         needed = set(chosen)
         for rung in map(by_id.__getitem__, chosen):
-            near = (by_setting.get((setting, rung.seed)) for setting in rung.setting.neighbours().values())
+            settings = rung.setting.neighbours().values()
+            near = (by_setting.get((rung.recipe, setting, rung.seed)) for setting in settings)
             needed.update(id for id in (rung.twin_of, *near) if id)
         for rung in map(by_id.__getitem__, tuple(needed)):
             needed.update(id for id in (rung.reference, rung.truth) if id)
@@ -80,15 +92,29 @@ class Plan:
     def to_json(self) -> dict[str, Any]:
         return {
             "rungs": [rung.to_json() for rung in self.rungs],
-            "skipped": [
-                {"name": skip.setting.name, "axes": skip.setting.to_json(), "reason": skip.reason}
-                for skip in self.skipped
-            ],
+            "skipped": [skip.to_json() for skip in self.skipped],
         }
 
 
-def make(matrix: Matrix, facts: Facts, devices: int) -> Plan:
-    """Raises ConfigError where a value of the matrix cannot run on its own."""
+def make(matrix: Matrix, facts: Mapping[str, Facts] | Facts, devices: int) -> Plan:
+    """The rungs of every recipe; ``facts`` of each, by what its rungs are called by.
+
+    Raises ConfigError where a value of the matrix cannot run on its own.
+    """
+    each = {"": facts} if isinstance(facts, Facts) else facts
+    plans = []
+    for label, ladder in matrix.ladders.items():
+        try:
+            plans.append(_ladder(ladder, label, each[label], devices))
+        except ConfigError as error:
+            raise ConfigError(matrix.key(label) + str(error)) from None
+    rungs = [rung for plan in plans for rung in plan.rungs]
+    rungs.sort(key=lambda rung: (rung.role is not Role.SINGLE, matrix.seeds.index(rung.seed)))
+    return Plan(rungs=tuple(rungs), skipped=tuple(skip for plan in plans for skip in plan.skipped))
+
+
+def _ladder(matrix: Matrix, label: str, facts: Facts, devices: int) -> Plan:
+    """The rungs of one recipe."""
     refuse = _Refusals(matrix, facts, devices)
     alone = _alone(matrix)
     for (axis, index), setting in alone.items():
@@ -108,12 +134,12 @@ def make(matrix: Matrix, facts: Facts, devices: int) -> Plan:
     neighbours = [near for setting in planned for near in setting.neighbours().values() if not refuse(near)]
     rungs: list[Rung] = []
     for seed in matrix.seeds:
-        rungs += _rungs_of_seed(matrix, seed, planned, neighbours)
-    rungs += _twins(matrix, rungs)
-    rungs.sort(key=lambda rung: (rung.role is not Role.SINGLE, matrix.seeds.index(rung.seed)))
+        rungs += _rungs_of_seed(matrix, label, seed, planned, neighbours)
+    # How ranks are started is not a matter of the recipe: one cold twin is enough.
+    rungs += _twins(rungs, cold=matrix.launch.cold_twin and not label)
     return Plan(
         rungs=tuple(rungs),
-        skipped=tuple(Skipped(setting=setting, reason=reason) for setting, reason in skipped.items()),
+        skipped=tuple(Skipped(setting=setting, reason=reason, recipe=label) for setting, reason in skipped.items()),
     )
 
 
@@ -251,12 +277,12 @@ def _pairs(factors: Mapping[str, Sequence[Value]]) -> Iterable[Setting]:
             yield Setting({one: pair[0], two: pair[1]})
 
 
-def _id(setting: Setting, seed: int, first_seed: int) -> str:
-    return setting.name + (f"@seed{seed}" if seed != first_seed else "")
+def _suffix(recipe: str) -> str:
+    return f"@{recipe}" if recipe else ""
 
 
 def _rungs_of_seed(
-    matrix: Matrix, seed: int, planned: Mapping[Setting, None], neighbours: Sequence[Setting]
+    matrix: Matrix, label: str, seed: int, planned: Mapping[Setting, None], neighbours: Sequence[Setting]
 ) -> list[Rung]:
     """Singles first, then by number of axes and by size, so that the simplest failure is seen first."""
     settings = dict.fromkeys((*planned, *neighbours))
@@ -264,16 +290,19 @@ def _rungs_of_seed(
     truth = Setting() if matrix.exact else Setting({Axis.PRECISION: "fp64"})
     singles = dict.fromkeys((truth, *numerics))
 
+    suffix = _suffix(label) + (f"@seed{seed}" if seed != matrix.seeds[0] else "")
+
     def rung(setting: Setting, role: Role) -> Rung:
         return Rung(
-            id=_id(setting, seed, matrix.seeds[0]),
+            id=setting.name + suffix,
             role=role,
             setting=setting,
             precision=str(setting.get(Axis.PRECISION, matrix.plain)),
             seed=seed,
             steps=matrix.steps,
-            reference=None if role is Role.SINGLE else _id(setting.numerics, seed, matrix.seeds[0]),
-            truth=None if setting == truth else _id(truth, seed, matrix.seeds[0]),
+            reference=None if role is Role.SINGLE else setting.numerics.name + suffix,
+            truth=None if setting == truth else truth.name + suffix,
+            recipe=label,
             planned=setting in planned or not setting,
         )
 
@@ -287,12 +316,12 @@ def _rungs_of_seed(
     ]
 
 
-def _twins(matrix: Matrix, rungs: Sequence[Rung]) -> list[Rung]:
+def _twins(rungs: Sequence[Rung], *, cold: bool) -> list[Rung]:
     """The single again, and the smallest rung of several ranks started cold."""
     first = rungs[0]
     twins = [replace(first, id=f"{first.id}@again", role=Role.TWIN, twin_of=first.id)]
     several = [rung for rung in rungs if rung.role is Role.RUNG and rung.layout.world_size > 1]
-    if matrix.launch.cold_twin and several:
+    if cold and several:
         small = min(several, key=lambda rung: rung.layout.world_size)
         twins.append(replace(small, id=f"{small.id}@cold", role=Role.TWIN, twin_of=small.id, cold=True))
     return twins

@@ -20,7 +20,8 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rung:
-    """``id`` is the setting's name, with ``@seed1`` for further seeds and ``@again`` or ``@cold`` for twins."""
+    """``id`` is the setting's name, with ``@moe`` for a further recipe, ``@seed1`` for further seeds, and ``@again`` or
+    ``@cold`` for twins."""
 
     id: str
     role: Role
@@ -36,6 +37,8 @@ class Rung:
     twin_of: str | None = None
     cold: bool = False
     """Started by torch elastic in new processes, instead of forked from a warm server."""
+    recipe: str = ""
+    """What the matrix calls the recipe, where it is not the first one. Rungs are only compared within a recipe."""
     planned: bool = True
     """False where only blame needs it: the user did not ask for it."""
 

@@ -160,11 +160,21 @@ def last_seconds(run: Path = Path("runs/latest")) -> dict[str, float]:
         return {}
 
 
-def describe(matrix: Matrix, launcher: Launcher, fault: str | None = None) -> planning.Facts:
-    """What the recipe and the devices are, asked in a process of its own: this one never imports torch.
+def describe(matrix: Matrix, launcher: Launcher, fault: str | None = None) -> dict[str, planning.Facts]:
+    """What each recipe and the devices are, asked in a process of its own: this one never imports torch.
 
-    Raises ConfigError where the recipe cannot be used, or there is no such fault.
+    Raises ConfigError where a recipe cannot be used, or there is no such fault.
     """
+    out = {}
+    for label, ladder in matrix.ladders.items():
+        try:
+            out[label] = _describe(ladder, launcher, fault)
+        except ConfigError as error:
+            raise ConfigError(matrix.key(label) + str(error)) from None
+    return out
+
+
+def _describe(matrix: Matrix, launcher: Launcher, fault: str | None) -> planning.Facts:
     with tempfile.TemporaryDirectory(prefix="dist-checks-") as temporary:
         folder = Path(temporary)
         job = Job(
@@ -191,8 +201,8 @@ def _reason(exit: Exit) -> str:
     return lines[-1].removeprefix("ValueError: ")
 
 
-def _plan(matrix: Matrix, facts: planning.Facts) -> Plan:
-    return planning.make(matrix, facts, matrix.launch.devices or facts.accelerators or CPU_PROCESSES)
+def _plan(matrix: Matrix, facts: Mapping[str, planning.Facts]) -> Plan:
+    return planning.make(matrix, facts, matrix.launch.devices or facts[""].accelerators or CPU_PROCESSES)
 
 
 def _choose(plan: Plan, select: str, failed_in: Path | None) -> Plan:
@@ -213,20 +223,21 @@ def _choose(plan: Plan, select: str, failed_in: Path | None) -> Plan:
     return plan if chosen == set(ids) else plan.only(chosen)
 
 
-def _start(matrix: Matrix, fault: str | None, stack: ExitStack) -> tuple[Launcher, planning.Facts]:
+def _start(matrix: Matrix, fault: str | None, stack: ExitStack) -> tuple[Launcher, dict[str, planning.Facts]]:
     """A launcher for the devices that a first process of it has found."""
     slots = matrix.launch.slots or RANKS_PER_CORE * len(os.sched_getaffinity(0))
     launcher = stack.enter_context(LocalLauncher(slots=slots, preload=PRELOAD))
     facts = describe(matrix, launcher, fault)
-    if facts.accelerators:
+    if accelerators := facts[""].accelerators:
         launcher.close()
-        slots = matrix.launch.slots or facts.accelerators
+        slots = matrix.launch.slots or accelerators
         launcher = stack.enter_context(LocalLauncher(slots=slots, preload=PRELOAD, devices=VISIBLE_DEVICES))
     return launcher, facts
 
 
 def jobs(matrix: Matrix, plan: Plan, folder: Path, fault: str | None = None) -> Iterator[Job]:
     """What is asked of a launcher: a job for each rung, in the order of the plan."""
+    ladders = matrix.ladders
     for rung in plan.rungs:
         own = folder / "rungs" / rung.id
         yield Job(
@@ -234,7 +245,7 @@ def jobs(matrix: Matrix, plan: Plan, folder: Path, fault: str | None = None) -> 
             folder=own,
             world_size=rung.layout.world_size,
             entry=ENTRY,
-            payload={**_payload(matrix, own, fault), "rung": rung.to_json()},
+            payload={**_payload(ladders[rung.recipe], own, fault), "rung": rung.to_json()},
             env={"TORCH_FR_BUFFER_SIZE": FLIGHT_RECORDS},
             deadline=matrix.launch.deadline,
             stall=matrix.launch.stall,
@@ -284,7 +295,7 @@ def _point_to(link: Path, folder: Path) -> None:
 
 
 def _write_inputs(
-    folder: Path, matrix: Matrix, plan: Plan, facts: planning.Facts, source: str | None, given: str
+    folder: Path, matrix: Matrix, plan: Plan, facts: Mapping[str, planning.Facts], source: str | None, given: str
 ) -> None:
     (folder / "matrix.toml").write_text(source or matrix.to_toml(), encoding="utf-8")
     _write_json(
@@ -292,9 +303,15 @@ def _write_inputs(
         {
             "schema": planning.SCHEMA,
             **plan.to_json(),
-            "matrix": {"name": matrix.name, "recipe": matrix.recipe, "exact": matrix.exact, "steps": matrix.steps},
+            "matrix": {
+                "name": matrix.name,
+                "recipe": ", ".join(ladder.recipe for ladder in matrix.ladders.values()),
+                "exact": matrix.exact,
+                "steps": matrix.steps,
+            },
             "train": asdict(matrix.train),
-            "recipe": dict(facts.description),
+            "recipe": dict(facts[""].description),
+            "also": {label: dict(each.description) for label, each in facts.items() if label},
             "given": given,
             "day": time.strftime("%Y-%m-%d"),
             "accept": [asdict(accepted) | {"until": accepted.until.isoformat()} for accepted in matrix.accept],

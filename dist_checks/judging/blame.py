@@ -64,11 +64,9 @@ def blame(outcomes: Sequence[Outcome]) -> Verdict:
         *court.launcher(),
         *court.races(),
     ]
-    broken: tuple[Broken, ...] = ()
-    if not court.foundations_shaken:
-        host = court.host()
-        broken = () if host else tuple(court.axes())
-        accused += host + [(Blamed.AXIS, _words(each, outcomes)) for each in broken]
+    host = court.host()
+    broken = () if host else tuple(court.axes())
+    accused += host + [(Blamed.AXIS, _words(each, outcomes)) for each in broken]
     failed = any(outcome.status is Status.FAIL for outcome in outcomes)
     if failed:
         # A failure that nobody is accused of is still one.
@@ -82,7 +80,8 @@ Accusation = tuple[Blamed, str]
 
 
 class _Court:
-    """Who is accused. Each rung that is taken for a race or a fault of the launcher says nothing about axes."""
+    """Who is accused. Each rung that is taken for a race or a fault of the launcher says nothing about axes, nor does
+    any of a recipe whose single cannot be trusted."""
 
     def __init__(self, outcomes: Sequence[Outcome]) -> None:
         self._by_id = {outcome.rung.id: outcome for outcome in outcomes}
@@ -90,7 +89,7 @@ class _Court:
         self._others = [outcome for outcome in outcomes if outcome.rung.role is not Role.TWIN]
         self._singles = [outcome for outcome in self._others if outcome.rung.role is Role.SINGLE]
         self._excused: set[str] = set()
-        self.foundations_shaken = False
+        self._shaken: set[str] = set()
 
     def recipe(self) -> list[Accusation]:
         """One device alone is wrong, in float64 as well: nothing above it can be trusted."""
@@ -103,7 +102,7 @@ class _Court:
                 wrong.append(
                     f"the recipe on one device ({first.check} of {outcome.rung.id}), so nothing above it counts"
                 )
-        self.foundations_shaken |= bool(wrong)
+                self._shaken.add(outcome.rung.recipe)
         return [(Blamed.RECIPE, words) for words in wrong[:1]]
 
     def launcher(self) -> list[Accusation]:
@@ -126,7 +125,7 @@ class _Court:
             first, repeated = outcome.first, str(outcome.rung.twin_of)
             assert first is not None
             self._excused.add(repeated)
-            self.foundations_shaken |= any(single.rung.id == repeated for single in self._singles)
+            self._shaken.update(single.rung.recipe for single in self._singles if single.rung.id == repeated)
             where = f" at step {first.step}" if first.step is not None else ""
             wrong.append(f"a race ({repeated} differs from its own rerun{where}{_in(first)})")
         return [(Blamed.RACE, words) for words in wrong]
@@ -157,34 +156,38 @@ class _Court:
         return [(Blamed.HOST, f"host {names[0]} (wherever it takes part: {rungs})")]
 
     def _failing(self) -> list[Outcome]:
-        return [o for o in self._others if o.status is Status.FAIL and o.rung.id not in self._excused]
+        failing = [o for o in self._others if o.status is Status.FAIL and o.rung.id not in self._excused]
+        return [o for o in failing if o.rung.recipe not in self._shaken]
 
-    def _status(self, setting: Setting) -> Status | None:
+    def _status(self, recipe: str, setting: Setting) -> Status | None:
         """Of all seeds together; None where it was not run."""
         found = [
             Status.INCONCLUSIVE if outcome.rung.id in self._excused else outcome.status
             for outcome in self._others
-            if outcome.rung.setting == setting
+            if outcome.rung.recipe == recipe and outcome.rung.setting == setting
         ]
         return rung_status(found) if found else None
 
     def axes(self) -> Iterator[Broken]:
         failing = self._failing()
         narrow = [o for o in failing if o.rung.role is Role.SINGLE]
-        for outcome in narrow:
+        for precision in dict.fromkeys(o.rung.precision for o in narrow):
             # One device alone is wrong in these numbers, and right in float64.
-            setting = Setting({Axis.PRECISION: outcome.rung.precision})
-            above = [o.rung.id for o in failing if o.rung.reference == outcome.rung.id]
-            yield self._broken(setting, outcome, (outcome.rung.id, *above), decided=True)
+            wrong_singles = [o for o in narrow if o.rung.precision == precision]
+            ids = {o.rung.id for o in wrong_singles}
+            above = [o.rung.id for o in failing if o.rung.reference in ids]
+            setting = Setting({Axis.PRECISION: precision})
+            yield self._broken(setting, wrong_singles[0], (*ids, *above), decided=True)
         wrong = {o.rung.id for o in narrow}
         failing = [o for o in failing if o.rung.id not in wrong and o.rung.reference not in wrong]
-        settings = {outcome.rung.setting for outcome in failing}
+        settings = {(outcome.rung.recipe, outcome.rung.setting) for outcome in failing}
         guilty: dict[frozenset[Axis], list[tuple[Setting, Outcome, bool]]] = {}
         for outcome in sorted(failing, key=lambda o: (len(o.rung.setting), o.rung.layout.world_size, o.rung.id)):
-            setting = outcome.rung.setting
-            if any(other != setting and other.items() <= setting.items() for other in settings):
+            recipe, setting = outcome.rung.recipe, outcome.rung.setting
+            smaller = (other for of, other in settings if of == recipe and other != setting)
+            if any(other.items() <= setting.items() for other in smaller):
                 continue  # explained by a smaller rung that fails
-            found, decided = self._guilty(setting)
+            found, decided = self._guilty(recipe, setting)
             guilty.setdefault(frozenset(found), []).append((found, outcome, decided))
         for sets in sorted(guilty.values(), key=lambda sets: (len(sets[0][0]), [*Axis].index(next(iter(sets[0][0]))))):
             found, outcome, _ = sets[0]
@@ -192,9 +195,9 @@ class _Court:
             rungs = [o.rung.id for o in failing if any(items <= o.rung.setting.items() for items in values)]
             yield self._broken(found, outcome, tuple(rungs), decided=any(decided for *_, decided in sets))
 
-    def _guilty(self, setting: Setting) -> tuple[Setting, bool]:
+    def _guilty(self, recipe: str, setting: Setting) -> tuple[Setting, bool]:
         """The axes without which the rung passes; False where a neighbour that would decide is not known."""
-        neighbours = {axis: self._status(near) for axis, near in setting.neighbours().items()}
+        neighbours = {axis: self._status(recipe, near) for axis, near in setting.neighbours().items()}
         passing = {axis: setting[axis] for axis, status in neighbours.items() if status is Status.PASS}
         unknown = [axis for axis, status in neighbours.items() if status is not Status.PASS]
         return Setting(passing) if passing else setting, not unknown
@@ -215,24 +218,36 @@ def _words(broken: Broken, outcomes: Sequence[Outcome]) -> str:
     notes = ["alone" if len(broken.setting) == 1 else "only together"]
     choices = [str(value) for axis, value in broken.setting.numerics.items() if SPEC[axis].takes == "choice"]
     notes += [f"in {value}" for value in choices]
+    smallest = next(o.rung for o in outcomes if o.rung.id == broken.first.rung)
+    same = [o for o in outcomes if o.rung.recipe == smallest.recipe]
     if not broken.decided:
-        notes = [f"not decided: {_undecided(broken, outcomes)}"]
+        notes = [f"not decided: {_undecided(broken, same)}"]
     if len(broken.setting) == 1:
-        notes += _degrees(broken, outcomes)
+        notes += _degrees(broken, same)
+    notes += _recipes(broken, smallest, outcomes)
     return f"{name} ({'; '.join(notes)})"
+
+
+def _recipes(broken: Broken, smallest: Rung, outcomes: Sequence[Outcome]) -> list[str]:
+    """Where one recipe fails and another passes with all the same axes on."""
+    there = [o for o in outcomes if o.rung.setting == smallest.setting and o.rung.role is not Role.TWIN]
+    passing = [o.rung.id for o in there if o.rung.recipe != smallest.recipe and o.status is Status.PASS]
+    failing = {o.rung.recipe for o in outcomes if o.rung.id in broken.rungs}
+    return [f"{smallest.id} fails, {passing[0]} passes"] if passing and failing == {smallest.recipe} else []
 
 
 def _undecided(broken: Broken, outcomes: Sequence[Outcome]) -> str:
     """Which neighbours would have decided."""
     by_setting = {o.rung.setting: o for o in outcomes if o.rung.role is not Role.TWIN}
-    smallest = next(o.rung.setting for o in outcomes if o.rung.id == broken.first.rung)
+    smallest = next(o.rung for o in outcomes if o.rung.id == broken.first.rung)
+    of_recipe = f"@{smallest.recipe}" if smallest.recipe else ""
     missing = []
-    for near in smallest.neighbours().values():
+    for near in smallest.setting.neighbours().values():
         outcome = by_setting.get(near)
         if outcome is None:
-            missing.append(f"{near.name} was not run")
+            missing.append(f"{near.name}{of_recipe} was not run")
         elif outcome.status is not Status.PASS:
-            missing.append(f"{near.name} is {outcome.status}")
+            missing.append(f"{near.name}{of_recipe} is {outcome.status}")
     return ", ".join(missing) or "its reruns disagree"
 
 

@@ -159,7 +159,7 @@ class _Bench:
             repeated=self._seen(rung.twin_of),
             others_repeat=self._others_repeat(rung),
             seeds=self._seeds(rung),
-            recipe=self._plan.get("recipe", {}),
+            recipe=self._plan.get("also", {}).get(rung.recipe, {}) if rung.recipe else self._plan.get("recipe", {}),
             train=self._plan.get("train", {}),
             command=f"dist-checks run {self._plan.get('given', '')}".strip(),
         )
@@ -177,7 +177,8 @@ class _Bench:
         reference = self._rungs.get(str(rung.reference or rung.truth))
         if reference is None:
             return {}
-        same = (r for r in self._rungs.values() if r.role is Role.SINGLE and r.setting == reference.setting)
+        singles = (r for r in self._rungs.values() if r.role is Role.SINGLE and r.recipe == reference.recipe)
+        same = (r for r in singles if r.setting == reference.setting)
         found = {single.seed: self._seen(single.id) for single in same}
         return {seed: seen for seed, seen in found.items() if seen is not None}
 
@@ -216,7 +217,9 @@ def document(judgement: Judgement) -> dict[str, Any]:
         "rungs": [_rung(each) for each in judgement.rungs],
         "findings": [finding.to_json() for finding in judgement.findings],
         "accepted": [accepted.to_json() for rung in judgement.rungs for accepted in rung.accepted],
-        "skipped": [{"axes": skip["axes"], "reason": skip["reason"]} for skip in judgement.skipped],
+        "skipped": [
+            {key: skip[key] for key in ("axes", "reason", "recipe") if key in skip} for skip in judgement.skipped
+        ],
         "matrix": dict(judgement.matrix),
     }
     strict = _strict(out)
@@ -229,6 +232,7 @@ def _rung(each: RungJudgement) -> dict[str, Any]:
         "id": each.rung.id,
         "role": each.rung.role.value,
         "axes": each.rung.setting.to_json(),
+        **({"recipe": each.rung.recipe} if each.rung.recipe else {}),
         "precision": each.rung.precision,
         "world_size": each.rung.layout.world_size,
         "planned": each.rung.planned,

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from ladders import Ladder, broken, findings
 
+from dist_checks import ConfigError
 from dist_checks.judging.verdict import ExitCode
 
 MOE: dict[str, Any] = {"recipe": "moe", "options": {"width": 16, "samples": 62}}
@@ -61,3 +62,23 @@ def test_ep_that_is_silently_not_applied(ladder: Ladder) -> None:
     [finding] = findings(outcome.report, "engaged", "ep2")
     assert finding["message"].startswith("ep is not on: none of ")
     assert max(distances(outcome.report).values()) < 1e-11, "the numbers are right, which is why nothing else sees it"
+
+
+def test_two_recipes_in_one_ladder(ladder: Ladder) -> None:
+    """gpt has no experts, so ep is on the ladder with a recipe that has; each is compared with a single of its own."""
+    also = {**MOE, "axes": {"ep": 2, "tp": 2}, "combine": {"include": ["ep2+tp2"], "mode": "singles"}}
+    outcome = ladder({"tp": 2}, options={"layers": 2, "width": 16}, also=[also], fault="O27", steps=2)
+    assert outcome.report["sentence"] == "FAIL broken: ep (alone)"
+    rungs = {rung["id"]: rung for rung in outcome.report["rungs"]}
+    failing = {id for id, rung in rungs.items() if rung["status"] == "fail"}
+    assert failing == {"ep2@moe", "ep2+tp2@moe"}
+    assert (rungs["ep2@moe"]["reference"], rungs["ep2@moe"]["recipe"]) == ("single@moe", "moe")
+    assert "recipe" not in rungs["tp2"]
+    assert outcome.report["matrix"]["recipe"] == "gpt, moe"
+    [entry] = outcome.report["broken"]
+    assert entry["explanation"] == "every gradient of the experts is 2 x the reference: not divided by ep (2)"
+    for rung in rungs.values():
+        if rung["role"] == "rung" and rung["id"] not in failing:
+            assert max(rung["series"]["gradient_distance"]) < 1e-11
+    with pytest.raises(ConfigError, match=r"^also\[0\].axes.ep\[0\]: ep needs a recipe with experts; gpt has none"):
+        ladder({"tp": 2}, also=[{"recipe": "gpt", "axes": {"ep": 2}}])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -265,3 +266,44 @@ def _visible(sets: list[Setting]) -> list[Setting]:
         for each in sets
         if any([one for one in sets if one.items() <= rung.items()] == [each] for rung in EVERYTHING)
     ]
+
+
+def with_moe(failing: Iterable[Mapping[str, Any]], settings: Iterable[Mapping[str, Any]]) -> list[Outcome]:
+    """The rungs of a second recipe, its single among them."""
+    out = ladder(failing, [Setting(), *map(Setting, settings)])
+    return [
+        replace(
+            each,
+            rung=replace(each.rung, recipe="moe", id=f"{each.rung.id}@moe"),
+            findings=tuple(replace(finding, rung=f"{finding.rung}@moe") for finding in each.findings),
+        )
+        for each in out
+    ]
+
+
+def test_neighbours_are_those_of_the_same_recipe() -> None:
+    gpt = ladder([], [Setting(), Setting({"tp": 2})])
+    moe = [{"ep": 2}, {"tp": 2}, {"ep": 2, "tp": 2}]
+    assert blame([*gpt, *with_moe([{"ep": 2}], moe)]).sentence == "FAIL broken: ep (alone)"
+    together = blame([*gpt, *with_moe([{"ep": 2, "tp": 2}], moe)])
+    assert together.sentence == "FAIL broken: ep x tp (only together)"
+    # tp2 of gpt passes, but it says nothing about a neighbour that was not run with moe.
+    lost = blame([*gpt, *with_moe([{"ep": 2, "tp": 2}], moe[::2])])
+    assert lost.sentence == "FAIL broken: tp (not decided: tp2@moe was not run)"
+
+
+def test_what_fails_with_one_recipe_only_is_said() -> None:
+    gpt = ladder([], [Setting(), Setting({"tp": 2})])
+    verdict = blame([*gpt, *with_moe([{"tp": 2}], [{"tp": 2}])])
+    assert verdict.sentence == "FAIL broken: tp (alone; tp2@moe fails, tp2 passes)"
+    both = blame([*ladder([{"tp": 2}], [Setting(), Setting({"tp": 2})]), *with_moe([{"tp": 2}], [{"tp": 2}])])
+    assert both.sentence == "FAIL broken: tp (alone)"
+    assert both.broken[0].rungs == ("tp2", "tp2@moe")
+
+
+def test_a_recipe_that_is_wrong_says_nothing_about_the_other() -> None:
+    gpt = ladder([{"tp": 2}], [Setting(), Setting({"tp": 2})])
+    verdict = blame([*gpt, *with_moe([{}], [{"ep": 2}])])
+    assert verdict.sentence == (
+        "FAIL broken: the recipe on one device (gradients of single@moe), so nothing above it counts; tp (alone)"
+    )

@@ -59,6 +59,20 @@ def test_what_comes_with_the_package_is_valid() -> None:
         ({"combine": {"include": ["tp2+sp7"]}}, "matrix: combine.include[0]: 'sp7' is no axis with its value"),
         ({"combine": {"exclude": ["tp2+xp2"]}}, "matrix: combine.exclude[0]: 'xp2' is no axis with its value"),
         ({"accept": [{"reason": "x"}]}, "matrix: accept[0].until: this key is missing"),
+        ({"also": [{"axes": {"ep": 2}}]}, "matrix: also[0].recipe: this key is missing"),
+        ({"also": [{"recipe": "moe", "axes": {"ep": "x"}}]}, "matrix: also[0].axes.ep[0]: ep takes a whole number"),
+        ({"also": [{"recipe": "moe", "axes": {"ex": 2}}]}, "matrix: also[0].axes.ex: this is no axis"),
+        ({"also": [{"recipe": "moe", "axes": {"sp": True}}]}, "matrix: also[0].axes.sp: sp needs tp"),
+        ({"also": [{"recipe": "moe", "seeds": [1]}]}, "matrix: also[0].seeds: this key is not known"),
+        (
+            {"also": [{"recipe": "moe", "combine": {"include": ["ep2+sp7"]}}]},
+            "matrix: also[0].combine.include[0]: 'sp7' is no axis with its value",
+        ),
+        (
+            {"also": [{"recipe": "moe"}, {"recipe": "a.b:C", "name": "moe"}]},
+            "matrix: also[1].name: 'moe' is the name of also[0] as well",
+        ),
+        ({"also": [{"recipe": "moe", "name": "a@b"}]}, "matrix: also[0].name: expected letters, digits, '-' and '_'"),
     ],
 )
 def test_refused(written: dict[str, Any], line: str) -> None:
@@ -82,3 +96,18 @@ def test_files(tmp_path: Path) -> None:
         load(tmp_path / "bad.toml")
     with pytest.raises(ConfigError, match="there is no preset 'slow', expected one of quick"):
         preset("slow")
+
+
+def test_a_second_recipe_survives_toml(tmp_path: Path) -> None:
+    also = {"recipe": "my_pkg.train:Mine", "options": {"depth": 2}, "axes": {"ep": [2, 4]}, "combine": {"mode": "all"}}
+    matrix = parse({"axes": {"tp": 2}, "also": [also, {"recipe": "moe"}]})
+    (tmp_path / "m.toml").write_text(matrix.to_toml())
+    assert load(tmp_path / "m.toml") == matrix
+    assert list(matrix.ladders) == ["", "Mine", "moe"]
+    mine = matrix.ladders["Mine"]
+    assert (mine.recipe, mine.options, mine.axes, mine.train) == (
+        "my_pkg.train:Mine",
+        {"depth": 2},
+        {Axis.EP: (2, 4)},
+        matrix.train,
+    )

@@ -178,3 +178,45 @@ def test_a_selection_brings_its_references_and_neighbours() -> None:
     chosen = full.only(choose("tp2+bf16", ids(full)))
     assert set(ids(chosen)) == {"single", "bf16", "tp2", "tp2+bf16"}
     assert Axis.TP in chosen.rungs[-1].setting
+
+
+MOE = Facts.from_json({"divisors": {"ep": {"experts": 4}, "tp": {"heads": 4}}})
+
+
+def two(first: dict[str, Any], **also: Any) -> Plan:
+    matrix = parse({"axes": first, "launch": {"cold_twin": False}, "also": [{"recipe": "moe", **also}]})
+    return make(matrix, {"": FACTS, "moe": MOE}, 8)
+
+
+def test_a_second_recipe_has_a_single_of_its_own() -> None:
+    both = two({"tp": 2, "precision": "bf16"}, axes={"ep": 2, "precision": "bf16"})
+    singles = ["single", "bf16", "single@moe", "bf16@moe"]
+    assert ids(both)[:4] == singles
+    assert set(ids(both)[4:]) == {
+        *("tp2", "tp2+bf16", "single@again"),
+        *("ep2@moe", "ep2+bf16@moe", "single@moe@again"),
+    }
+    by_id = {rung.id: rung for rung in both.rungs}
+    assert (by_id["ep2+bf16@moe"].reference, by_id["ep2+bf16@moe"].truth) == ("bf16@moe", "single@moe")
+    assert {rung.recipe for rung in both.rungs if "@moe" in rung.id} == {"moe"}
+    assert {rung.recipe for rung in both.rungs if "@moe" not in rung.id} == {""}
+
+
+def test_a_selection_of_a_second_recipe_stays_within_it() -> None:
+    both = two({"tp": 2}, axes={"ep": 2, "tp": 2}, combine={"include": ["ep2+tp2"]})
+    assert set(ids(both.only({"ep2+tp2@moe"}))) == {"single@moe", "ep2@moe", "tp2@moe", "ep2+tp2@moe"}
+    assert set(ids(both.only({"tp2"}))) == {"single", "tp2"}
+    assert set(ids(both.only(choose("@moe and not tp2", ids(both))))) == {"single@moe", "ep2@moe", "single@moe@again"}
+
+
+def test_seeds_of_a_second_recipe() -> None:
+    matrix = parse({"axes": {}, "seeds": [3, 7], "also": [{"recipe": "moe", "axes": {"ep": 2}}]})
+    by_id = {rung.id: rung for rung in make(matrix, {"": FACTS, "moe": MOE}, 8).rungs}
+    assert by_id["ep2@moe@seed7"].reference == "single@moe@seed7"
+
+
+def test_what_a_second_recipe_cannot_run_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"^also\[0\].axes.ep\[1\]: ep degree \(3\) must divide the recipe's experts"):
+        two({"tp": 2}, axes={"ep": [2, 3]})
+    dropped = two({"tp": 2}, axes={"ep": 2, "tp": [2, 4], "dp_replicate": 3}).to_json()["skipped"]
+    assert {"name": "ep2+tp2@moe", "recipe": "moe"}.items() <= dropped[0].items()
