@@ -122,7 +122,7 @@ def _ladder(matrix: Matrix, label: str, facts: Facts, devices: int) -> Plan:
             raise ConfigError(f"axes.{axis}[{index}]: {reason}")
 
     for index, setting in enumerate(matrix.included):
-        if reason := refuse(setting):
+        if reason := refuse(setting, asked=True):
             raise ConfigError(f"combine.include[{index}]: {reason}")
 
     skipped: dict[Setting, str] = {}
@@ -131,7 +131,12 @@ def _ladder(matrix: Matrix, label: str, facts: Facts, devices: int) -> Plan:
         for setting in _combinations(matrix, refuse, skipped):
             wanted.append(setting)
     planned = dict.fromkeys(setting for setting in wanted if setting)
-    neighbours = [near for setting in planned for near in setting.neighbours().values() if not refuse(near)]
+    neighbours = [
+        near
+        for setting in planned
+        for near in setting.neighbours().values()
+        if not refuse(near, asked=setting in matrix.included)
+    ]
     rungs: list[Rung] = []
     for seed in matrix.seeds:
         rungs += _rungs_of_seed(matrix, label, seed, planned, neighbours)
@@ -149,7 +154,8 @@ class _Refusals:
     def __init__(self, matrix: Matrix, facts: Facts, devices: int) -> None:
         self._matrix, self._facts, self._devices = matrix, facts, devices
 
-    def __call__(self, setting: Setting) -> str:
+    def __call__(self, setting: Setting, *, asked: bool = False) -> str:
+        """``asked``: the user has named this very setting, so it may have degrees that could be confused."""
         layout = Layout(setting)
         for axis in setting:
             for needed in SPEC[axis].needs:
@@ -180,7 +186,7 @@ class _Refusals:
         for excluded in self._matrix.excluded:
             if excluded.items() <= setting.items():
                 return f"combine.exclude has {excluded.name}"
-        return self._confusing(setting)
+        return "" if asked else self._confusing(setting)
 
     def _too_many_stages(self, setting: Setting) -> str:
         stages, most = pipeline.stages(setting), self._facts.stages
