@@ -5,18 +5,23 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+import tomllib
 import traceback
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from dist_checks import doctor as doctoring
-from dist_checks import session
+from dist_checks import session, site
 from dist_checks.judging.verdict import ExitCode
-from dist_checks.matrix import SAMPLE, ConfigError, Matrix, load, preset
+from dist_checks.launching import submits
+from dist_checks.matrix import SAMPLE, ConfigError, Matrix, load, parse, preset
 from dist_checks.report import ladder, table, terminal
+from dist_checks.submitting import settle, submitted
+from launch.scontrol import expand
 
 app = typer.Typer(
     name="dist-checks",
@@ -34,6 +39,13 @@ MatrixFile = Annotated[
 Preset = Annotated[str, typer.Option("--preset", help="a matrix that comes with the package: quick")]
 Select = Annotated[str, typer.Option("-k", metavar="EXPR", help="only rungs whose name matches, as in pytest")]
 Steps = Annotated[int | None, typer.Option("--steps", min=1, help="instead of the number in the matrix")]
+SlurmOptions = Annotated[
+    list[str] | None, typer.Option("--slurm", metavar="KEY=VALUE", help="as in [launch.slurm]: --slurm partition=gpu")
+]
+RayOptions = Annotated[
+    list[str] | None, typer.Option("--ray", metavar="KEY=VALUE", help="as in [launch.ray]: --ray address=auto")
+]
+Nodelist = Annotated[str, typer.Option("--nodelist", help="use only these nodes of a cluster: n1,n[3-4]")]
 Strict = Annotated[bool, typer.Option("--strict", help="exit with 1, not 3, where something could not be observed")]
 Json = Annotated[bool, typer.Option("--json", help="print report.json instead of the summary")]
 
@@ -76,7 +88,7 @@ def plan(
 def run(
     matrix: MatrixFile = None,
     preset: Preset = "",
-    launcher: Annotated[Literal["local"] | None, typer.Option(help="where ranks run")] = None,
+    launcher: Annotated[Literal["local", "slurm", "ray"] | None, typer.Option(help="where ranks run")] = None,
     select: Select = "",
     failed: Annotated[bool, typer.Option("--failed", help="only the rungs that failed in runs/latest")] = False,
     fault: Annotated[
@@ -84,23 +96,32 @@ def run(
     ] = "",
     out: Annotated[Path | None, typer.Option(help="the run's folder; default runs/<time>_<name>")] = None,
     steps: Steps = None,
+    slurm: SlurmOptions = None,
+    ray: RayOptions = None,
+    nodelist: Nodelist = "",
+    detach: Annotated[bool, typer.Option("--detach", help="slurm: submit, and do not wait")] = False,
+    failed_in: Annotated[Path | None, typer.Option(hidden=True)] = None,
     strict: Strict = False,
     as_json: Json = False,
 ) -> None:
     """Run the ladder, judge it, write the report."""
     chosen, text, given = _matrix(matrix, preset, steps)
-    if launcher:
-        chosen = replace(chosen, launch=replace(chosen.launch, launcher=launcher))
-    outcome = session.run(
-        chosen,
-        out=out,
-        select=select,
-        failed_in=Path("runs/latest") if failed else None,
-        fault=fault or None,
-        show=terminal.progress,
-        source=text,
-        given=given,
-    )
+    placed = _placed(chosen, launcher, slurm, ray, nodelist)
+    asked: dict[str, Any] = {
+        "out": out,
+        "select": select,
+        "failed_in": failed_in or (Path("runs/latest").resolve() if failed else None),
+        "fault": fault or None,
+        "source": text if placed == chosen else None,
+        "given": given,
+    }
+    if detach and not submits(placed):
+        raise ConfigError("--detach: only a run that is submitted to Slurm goes on by itself")
+    if detach:
+        folder = session.submit(placed, **asked)
+        print(f"Slurm job {submitted(folder)} submitted; when it is over: dist-checks judge {folder}")
+        raise typer.Exit(ExitCode.PASS)
+    outcome = session.run(placed, **asked, show=terminal.progress)
     _print(outcome.report, outcome.folder, as_json)
     raise typer.Exit(outcome.exit_code(strict=strict))
 
@@ -112,6 +133,8 @@ def judge(
     as_json: Json = False,
 ) -> None:
     """Judge a stored run again, without torch, and write its report again."""
+    if (job := settle(folder)) is not None and not job.over:
+        print(f"{job.words}: judging what has ended by now", file=sys.stderr)
     outcome = session.Outcome(report=session.judge(folder), folder=folder)
     _print(outcome.report, folder, as_json)
     raise typer.Exit(outcome.exit_code(strict=strict))
@@ -142,6 +165,26 @@ def _matrix(path: Path | None, name: str, steps: int | None) -> tuple[Matrix, st
     if steps:
         return replace(matrix, steps=steps), None, given
     return matrix, path.read_text(encoding="utf-8") if path else None, given
+
+
+def _placed(
+    matrix: Matrix,
+    launcher: Literal["local", "slurm", "ray"] | None,
+    slurm: Sequence[str] | None,
+    ray: Sequence[str] | None,
+    nodelist: str,
+) -> Matrix:
+    """With what the command line says about where it runs."""
+    data = tomllib.loads(matrix.to_toml())
+    launch = data.setdefault("launch", {})
+    for name, words in (("slurm", slurm), ("ray", ray)):
+        try:
+            launch[name] = {**launch.get(name, {}), **dict(site.given(list(words or ())))}
+        except ValueError as error:
+            raise ConfigError(f"--{name}: {error}") from None
+    launch |= {"launcher": launcher} if launcher else {}
+    launch |= {"nodelist": expand(nodelist)} if nodelist else {}
+    return parse(data, source="the command line") if launcher or slurm or ray or nodelist else matrix
 
 
 def _print(report: dict[str, object], folder: Path, as_json: bool) -> None:

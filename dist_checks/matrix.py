@@ -17,6 +17,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from dist_checks.axes import SPEC, Axis, Setting, Value
+from dist_checks.site import Ray, Slurm
 
 PRESETS = Path(__file__).with_name("presets")
 SAMPLE = Path(__file__).with_name("sample.toml")
@@ -67,7 +68,7 @@ class Launch:
     """Where and how the ranks run."""
 
     __pydantic_config__ = _STRICT
-    launcher: Literal["local"] = "local"
+    launcher: Literal["local", "slurm", "ray"] = "local"
     devices: _AtLeastOne | None = None
     """Largest world; None for the number of accelerators, or 8 processes where there are none."""
     slots: _AtLeastOne | None = None
@@ -76,6 +77,12 @@ class Launch:
     """Seconds that a rung may take."""
     stall: Annotated[float, Gt(0)] = 120.0
     """Seconds in which no rank of a rung ends a step, after which it is taken for hung."""
+    ranks_per_node: _AtLeastOne | None = None
+    """Of one rung on one node of a cluster, at most; None for the node's devices, or its CPUs."""
+    nodelist: tuple[str, ...] = ()
+    """Use only these nodes."""
+    slurm: Slurm = field(default_factory=Slurm)
+    ray: Ray = field(default_factory=Ray)
     cold_twin: bool = True
     """Start one rung a second time by torch elastic, in new processes, and compare the bits."""
 

@@ -4,40 +4,34 @@ from __future__ import annotations
 
 import json
 import os
-import platform
-import socket
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import asdict, dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol
 
 from dist_checks import plan as planning
+from dist_checks import submitting
 from dist_checks.judging.judge import PlanError
 from dist_checks.judging.judge import report as judge_report
 from dist_checks.judging.verdict import ExitCode, Status
+from dist_checks.launching import PRELOAD as PRELOAD
+from dist_checks.launching import largest_world, open_launcher, submits, terminated_is_interrupted
 from dist_checks.matrix import ConfigError, Matrix, parse
 from dist_checks.plan import Plan
 from dist_checks.report import github, write_pages
+from dist_checks.run_folder import environment, new_folder
 from dist_checks.selection import choose
+from dist_checks.submitting import hand_over
 from launch.base import Exit, Job, Launcher, LaunchError, State
-from launch.local import LocalLauncher
+from launch.cluster import ClusterLauncher
 
 ENTRY = "dist_checks.worker.entry:main"
 DESCRIBE = "dist_checks.worker.entry:describe"
-PRELOAD = ("dist_checks.worker.entry",)
 FLIGHT_RECORDS = "2000"
 """Collectives that torch's flight recorder keeps on each rank: what was really sent."""
-VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
-"""Rungs that run side by side see different devices."""
-RANKS_PER_CORE = 2
-"""Where ranks share cores: they wait for one another, and another rung uses the time (measured: 15 % of a ladder)."""
-CPU_PROCESSES = 8
-"""Largest world where there are no accelerators: processes that share the cores."""
 
 
 class Progress(Protocol):
@@ -99,16 +93,20 @@ def run(
     Interrupted by Ctrl-C, what had finished is judged.
     """
     matrix = parse(matrix)
+    if launcher is None and submits(matrix):
+        folder = submit(matrix, out=out, select=select, failed_in=failed_in, fault=fault, source=source, given=given)
+        return follow(folder, matrix, show)
     with ExitStack() as stack:
         if launcher is None:
             launcher, facts = _start(matrix, fault, stack)
         else:
             facts = describe(matrix, launcher, fault)
-        plan = _choose(_plan(matrix, facts), select, failed_in)
-        folder = _new_folder(matrix, out)
+        plan = _choose(_plan(matrix, facts, launcher), select, failed_in)
+        folder = new_folder(matrix, out)
         _write_inputs(folder, matrix, plan, facts, source, given or str(folder / "matrix.toml"))
         progress = stack.enter_context(show(len(plan.rungs)))
         interrupted = False
+        stack.enter_context(terminated_is_interrupted())
         try:
             for exit in launcher.run(
                 jobs(matrix, plan, folder, fault), on_start=lambda job: progress.started(job.name, job.world_size)
@@ -120,16 +118,58 @@ def run(
     return Outcome(report=judge(folder), folder=folder, interrupted=interrupted)
 
 
+def submit(
+    matrix: Matrix,
+    *,
+    out: Path | None = None,
+    select: str = "",
+    failed_in: Path | None = None,
+    fault: str | None = None,
+    source: str | None = None,
+    given: str | None = None,
+) -> Path:
+    """Hand the run over to Slurm; returns the run's folder, which nodes have to see. Raises ConfigError.
+
+    It is planned here first, so that a mistake is told now and not when the job has its turn.
+    """
+    with ExitStack() as stack:
+        launcher, facts = _start(matrix, fault, stack)
+        plan = _choose(_plan(matrix, facts, launcher), select, failed_in)
+    folder = new_folder(matrix, out)
+    _write_inputs(folder, matrix, plan, facts, source, given or str(folder / "matrix.toml"))
+    words = ["--launcher", "slurm"]
+    if failed_in:
+        words += ["--failed-in", str(failed_in.absolute().resolve())]
+    words += [*(["-k", select] if select else []), *(["--fault", fault] if fault else [])]
+    hand_over(matrix, folder, max(rung.layout.world_size for rung in plan.rungs), words)
+    return folder
+
+
+def follow(folder: Path, matrix: Matrix, show: ShowProgress = silent) -> Outcome:
+    """Wait for a run that was submitted, and judge it. Ctrl-C cancels the job and judges what had finished."""
+    interrupted = False
+    with show(len(_read_json(folder / "plan.json")["rungs"])) as progress:
+        try:
+            submitting.follow(folder, matrix, progress)
+        except KeyboardInterrupt:
+            interrupted = True
+    return Outcome(report=judge(folder), folder=folder, interrupted=interrupted)
+
+
 def plan(matrix: Matrix | Mapping[str, Any], *, select: str = "") -> Plan:
     """What :func:`run` would run. Starts one process, which describes the recipe."""
     matrix = parse(matrix)
     with ExitStack() as stack:
-        _, facts = _start(matrix, None, stack)
-    return _choose(_plan(matrix, facts), select, None)
+        launcher, facts = _start(matrix, None, stack)
+        return _choose(_plan(matrix, facts, launcher), select, None)
 
 
 def judge(folder: Path) -> dict[str, Any]:
-    """Judge a stored run and write its report and pages again. Raises ConfigError where ``folder`` holds no run."""
+    """Judge a stored run and write its report and pages again. Raises ConfigError where ``folder`` holds no run.
+
+    Where it was submitted to Slurm, what became of the job stands in the report.
+    """
+    submitting.settle(folder)
     if not (folder / "plan.json").is_file():
         raise ConfigError(f"{folder}: this is no run folder: it has no plan.json")
     try:
@@ -201,8 +241,8 @@ def _reason(exit: Exit) -> str:
     return lines[-1].removeprefix("ValueError: ")
 
 
-def _plan(matrix: Matrix, facts: Mapping[str, planning.Facts]) -> Plan:
-    return planning.make(matrix, facts, matrix.launch.devices or facts[""].accelerators or CPU_PROCESSES)
+def _plan(matrix: Matrix, facts: Mapping[str, planning.Facts], launcher: Launcher) -> Plan:
+    return planning.make(matrix, facts, largest_world(matrix, launcher, facts[""].accelerators))
 
 
 def _choose(plan: Plan, select: str, failed_in: Path | None) -> Plan:
@@ -225,13 +265,14 @@ def _choose(plan: Plan, select: str, failed_in: Path | None) -> Plan:
 
 def _start(matrix: Matrix, fault: str | None, stack: ExitStack) -> tuple[Launcher, dict[str, planning.Facts]]:
     """A launcher for the devices that a first process of it has found."""
-    slots = matrix.launch.slots or RANKS_PER_CORE * len(os.sched_getaffinity(0))
-    launcher = stack.enter_context(LocalLauncher(slots=slots, preload=PRELOAD))
+    launcher = stack.enter_context(open_launcher(matrix))
     facts = describe(matrix, launcher, fault)
-    if accelerators := facts[""].accelerators:
+    accelerators = facts[""].accelerators
+    if accelerators and isinstance(launcher, ClusterLauncher):
+        launcher.use_devices(accelerators)
+    elif accelerators:
         launcher.close()
-        slots = matrix.launch.slots or accelerators
-        launcher = stack.enter_context(LocalLauncher(slots=slots, preload=PRELOAD, devices=VISIBLE_DEVICES))
+        launcher = stack.enter_context(open_launcher(matrix, accelerators))
     return launcher, facts
 
 
@@ -265,35 +306,6 @@ def _payload(matrix: Matrix, folder: Path, fault: str | None) -> dict[str, Any]:
     }
 
 
-def _new_folder(matrix: Matrix, out: Path | None) -> Path:
-    """An empty folder; ``runs/latest`` points to it unless the user has named one."""
-    if out is None:
-        runs = Path("runs")
-        folder = runs / f"{time.strftime('%Y-%m-%d_%H-%M-%S')}_{matrix.name}"
-        number = 1
-        while folder.exists():
-            number += 1
-            folder = folder.with_name(f"{folder.name.split('~')[0]}~{number}")
-    else:
-        folder = out
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if any(folder.iterdir()):
-            raise ConfigError(f"--out: {folder} is not empty, and nothing in it is overwritten")
-        if out is None:
-            _point_to(folder.parent / "latest", folder)
-    except OSError as error:
-        raise ConfigError(f"--out: {folder} cannot be written: {error.strerror}") from None
-    return folder
-
-
-def _point_to(link: Path, folder: Path) -> None:
-    """Replace a symbolic link in one step, so that a reader never finds none."""
-    new = link.with_name(f".latest-{os.getpid()}")
-    new.symlink_to(folder.name)
-    new.replace(link)
-
-
 def _write_inputs(
     folder: Path, matrix: Matrix, plan: Plan, facts: Mapping[str, planning.Facts], source: str | None, given: str
 ) -> None:
@@ -317,27 +329,7 @@ def _write_inputs(
             "accept": [asdict(accepted) | {"until": accepted.until.isoformat()} for accepted in matrix.accept],
         },
     )
-    _write_json(folder / "env.json", _environment(matrix))
-
-
-def _environment(matrix: Matrix) -> dict[str, Any]:
-    """Where and with what the run was made: shown in the report, never used to judge."""
-    versions = {}
-    for package in ("dist-checks", "torch", "deepspeed", "ray", "numpy"):
-        try:
-            versions[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    return {
-        "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "host": socket.gethostname(),
-        "platform": platform.platform(),
-        "cores": os.cpu_count(),
-        "python": platform.python_version(),
-        **versions,
-        "launcher": matrix.launch.launcher,
-        "command": " ".join(["dist-checks", *sys.argv[1:]]),
-    }
+    _write_json(folder / "env.json", environment(matrix))
 
 
 def _read_json(path: Path) -> dict[str, Any]:

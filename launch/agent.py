@@ -15,7 +15,7 @@ import tempfile
 import time
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 
@@ -197,18 +197,13 @@ def warm_up(modules: Sequence[str]) -> list[str]:
     )
 
 
-def main() -> None:
-    arguments = argparse.ArgumentParser(prog="python -m launch.agent", description="Starts ranks on this node.")
-    arguments.add_argument("--preload", action="append", default=[], help="module to import before ranks are forked")
-    preload = arguments.parse_args().preload
+def serve(wire: Wire, preload: Sequence[str], make: Callable[[Wire], Agent]) -> None:
+    """The life of an agent, once it has a wire to its launcher. Only it says where standard output goes."""
     # Not SIGKILL, so that the scratch folder is removed. The signal also comes when a *thread* of the parent ends.
     die_with_parent(int(os.environ.pop(PARENT, os.getppid())), signal.SIGHUP)
-    # Modules may print: only this process's own words go to where reports are read.
-    wire = Wire(os.dup(0), os.dup(1))
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
-    os.dup2(2, 1)
     os.environ.update(dict.fromkeys(THREADS, "1"))
     for name in [name for name in os.environ if name.startswith("TORCHELASTIC_") or name == INIT_METHOD]:
         del os.environ[name]  # of a job that this agent is itself part of
@@ -218,7 +213,17 @@ def main() -> None:
     except BaseException:
         wire.send({"said": "broken", "error": traceback.format_exc()})
         sys.exit(1)
-    Agent(wire).serve(notes)
+    make(wire).serve(notes)
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(prog="python -m launch.agent", description="Starts ranks on this node.")
+    arguments.add_argument("--preload", action="append", default=[], help="module to import before ranks are forked")
+    preload = arguments.parse_args().preload
+    # Modules may print: only this process's own words go to where reports are read.
+    wire = Wire(os.dup(0), os.dup(1))
+    os.dup2(2, 1)
+    serve(wire, preload, Agent)
 
 
 if __name__ == "__main__":

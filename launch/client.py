@@ -42,7 +42,7 @@ class LocalAgent:
                 stdin=theirs.fileno(),
                 stdout=theirs.fileno(),
                 stderr=self._log,
-                env={**os.environ, "PYTHONPATH": _path(), PARENT: str(os.getpid())},
+                env={**os.environ, "PYTHONPATH": python_path(), PARENT: str(os.getpid())},
                 start_new_session=True,  # Ctrl-C is for the launcher, which then ends the agent in order
             )
         self.pid = self._process.pid
@@ -121,7 +121,7 @@ class LocalAgent:
             shutil.rmtree(self._scratch, ignore_errors=True)
 
 
-def _path() -> str:
+def python_path() -> str:
     """PYTHONPATH by which a new Python finds what this one finds: scripts and pytest add folders to their own path."""
     own = {*sysconfig.get_paths().values(), *site.getsitepackages(), site.getusersitepackages()}
     known = [folder for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from launch.base import Job
 
@@ -30,8 +30,12 @@ class Waiting:
 
     def take(self, free: int) -> Job | None:
         """The next job to start on `free` slots, or None if it is better to wait."""
+        return self.take_if(lambda job: self.needs(job) <= free)
+
+    def take_if(self, fits: Callable[[Job], bool]) -> Job | None:
+        """The next job to start, where there is more to it than a number of slots."""
         for index, job in enumerate(self._jobs):
-            if self.needs(job) <= free:
+            if fits(job):
                 self._overtaken[:index] = [count + 1 for count in self._overtaken[:index]]
                 del self._overtaken[index]
                 return self._jobs.pop(index)

@@ -29,12 +29,22 @@ class Wire:
         for fd in (reading, writing):
             os.set_blocking(fd, False)
 
+    @property
+    def pending(self) -> bool:
+        """Something is left to be sent by `flush`."""
+        return self.open and bool(self._outgoing)
+
+    @property
+    def unread(self) -> int:
+        """Bytes of a message that has not arrived whole."""
+        return len(self._incoming)
+
     def wait(self, timeout: float, *others: int) -> None:
         """Returns when there is something to do, on this wire or on other file descriptors, or after some seconds."""
         poll = select.poll()
         for fd in (*others, *([self.reading] if self.open else [])):
             poll.register(fd, select.POLLIN)
-        if self.open and self._outgoing:
+        if self.pending:
             poll.register(self.writing, select.POLLOUT)
         poll.poll(max(0.0, math.ceil(timeout * 1000)))
 

@@ -14,6 +14,9 @@ from torch.optim import Optimizer
 
 from dist_checks.probe.names import plain_names
 
+HOST = "LAUNCH_HOST"
+"""Environment variable: the node's name as the launcher knows it, where that is not the machine's own."""
+
 
 def header_fields(
     model: nn.Module,
@@ -32,7 +35,7 @@ def header_fields(
     return {
         "coordinates": {},
         **given,
-        "host": socket.gethostname(),
+        "host": os.environ.get(HOST) or socket.gethostname(),
         "pid": os.getpid(),
         "versions": versions,
         "parameters": parameter_table(model, tied),

@@ -1,0 +1,64 @@
+"""The folder of a run, when it is made, and what it says about where it was made."""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+import sys
+import time
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from dist_checks.matrix import ConfigError, Matrix
+from dist_checks.submitting import awaited
+
+
+def new_folder(matrix: Matrix, out: Path | None) -> Path:
+    """An empty folder; ``runs/latest`` points to it unless the user has named one."""
+    if out is None:
+        runs = Path("runs")
+        folder = runs / f"{time.strftime('%Y-%m-%d_%H-%M-%S')}_{matrix.name}"
+        number = 1
+        while folder.exists():
+            number += 1
+            folder = folder.with_name(f"{folder.name.split('~')[0]}~{number}")
+    else:
+        folder = out
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()) and not awaited(folder):
+            raise ConfigError(f"--out: {folder} is not empty, and nothing in it is overwritten")
+        if out is None:
+            _point_to(folder.parent / "latest", folder)
+    except OSError as error:
+        raise ConfigError(f"--out: {folder} cannot be written: {error.strerror}") from None
+    return folder
+
+
+def _point_to(link: Path, folder: Path) -> None:
+    """Replace a symbolic link in one step, so that a reader never finds none."""
+    new = link.with_name(f".latest-{os.getpid()}")
+    new.symlink_to(folder.name)
+    new.replace(link)
+
+
+def environment(matrix: Matrix) -> dict[str, Any]:
+    """Where and with what the run was made: shown in the report, never used to judge."""
+    versions = {}
+    for package in ("dist-checks", "torch", "deepspeed", "ray", "numpy"):
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return {
+        "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "host": socket.gethostname(),
+        "platform": platform.platform(),
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        **versions,
+        "launcher": matrix.launch.launcher,
+        "command": " ".join(["dist-checks", *sys.argv[1:]]),
+    }

@@ -1,0 +1,61 @@
+"""How tests run a matrix somewhere, by the command line that users have."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+MATRIX = Path(__file__).with_name("six.toml")
+PYTHON = [sys.executable, "-P", "-m", "dist_checks"]
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT)}
+
+
+def dist_checks(*words: str | Path, timeout: float = 280) -> subprocess.CompletedProcess[str]:
+    command = [*PYTHON, *map(str, words)]
+    return subprocess.run(
+        command, env=environment(), capture_output=True, text=True, timeout=timeout, check=False, cwd="/"
+    )
+
+
+def run(*argv: str | Path, timeout: float = 60, **env: str) -> str:
+    """Standard output; fails where the command does."""
+    ended = subprocess.run(
+        list(map(str, argv)), env={**environment(), **env}, capture_output=True, text=True, timeout=timeout, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout.strip()
+
+
+def wait_until(condition: Callable[[], Any], seconds: float = 120) -> None:
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, "it did not come about"
+        time.sleep(0.1)
+
+
+def in_allocation(out: Path, *words: str | Path, nodes: int = 4) -> str:
+    """Submits the batch script for whole matrices; returns the job's id."""
+    script = ROOT / "slurm" / "matrix.sbatch"
+    options = ["--parsable", f"--nodes={nodes}", "--cpus-per-task=2", "--time=10", f"--output={out}.log", "--mem=0"]
+    return run("sbatch", *options, script, *words, "--out", out, DIST_CHECKS=" ".join(PYTHON))
+
+
+def over(job: str) -> bool:
+    return not run("squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%T").startswith(
+        ("PENDING", "RUNNING", "COMPLETING")
+    )
+
+
+def report(out: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((out / "report.json").read_text())
+    return found
