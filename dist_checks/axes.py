@@ -11,7 +11,11 @@ from typing import Literal
 
 Value = int | bool | str
 
-PRECISIONS = ("fp64", "fp32", "bf16", "fp16")
+PRECISIONS = ("fp64", "fp32", "bf16", "fp16", "bf16_params", "fp16_params")
+"""The last two are singles only: the model itself in 16 bits, of which the optimizer steps a float32 copy."""
+
+ZERO_STAGES = (1, 2, 3)
+"""The values of zero that are DeepSpeed's."""
 
 
 class Axis(StrEnum):
@@ -170,7 +174,18 @@ SPECS: tuple[Spec, ...] = (
         meaning="optimizer state (1), gradients (2), parameters (3) partitioned over replicas by DeepSpeed; "
         "redundancy: torch's ZeroRedundancyOptimizer",
         needs=(Axis.DP_REPLICATE,),
-        choices=(1, 2, 3, "redundancy"),
+        refuses=(
+            (Axis.DP_SHARD, "both partition what replicas hold"),
+            (
+                Axis.TP,
+                "DeepSpeed flattens parameters, which DTensor does not allow, and has a tensor parallelism of its own",
+            ),
+            (Axis.SP, "it works inside tp"),
+            (Axis.PP, "DeepSpeed has pipeline stages of its own"),
+            (Axis.EP, "DeepSpeed has experts of its own"),
+            (Axis.CP, "DeepSpeed averages over all ranks, and has a sequence parallelism of its own"),
+        ),
+        choices=(*ZERO_STAGES, "redundancy"),
         plain=False,
         default=(1, 2, 3),
     ),
@@ -206,7 +221,8 @@ SPECS: tuple[Spec, ...] = (
     Spec(
         axis=Axis.PRECISION,
         takes="choice",
-        meaning="numbers that are computed with: fp64, fp32, bf16 or fp16 autocast, the last with loss scaling",
+        meaning="numbers that are computed with: fp64, fp32, bf16 or fp16 autocast, the last with loss scaling; "
+        "bf16_params, fp16_params: the model in 16 bits",
         structural=False,
         choices=PRECISIONS,
         default=("bf16", "fp16"),

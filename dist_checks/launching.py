@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from dist_checks.axes import ZERO_STAGES, Axis
 from dist_checks.matrix import Matrix
 from launch import slurm
 from launch.base import Launcher
@@ -18,6 +19,8 @@ from launch.cluster import ClusterLauncher
 from launch.local import LocalLauncher
 
 PRELOAD = ("dist_checks.worker.entry",)
+PRELOAD_DEEPSPEED = "dist_checks.worker.warm_deepspeed"
+"""Besides those, where zero 1 to 3 are on the ladder: every rank of them would take seconds."""
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 """Rungs that run side by side see different devices."""
 RANKS_PER_CORE = 2
@@ -39,11 +42,11 @@ def open_launcher(matrix: Matrix, accelerators: int | None = None) -> Launcher:
     launch = matrix.launch
     if launch.launcher == "local" or submits(matrix):
         if accelerators:
-            return LocalLauncher(slots=launch.slots or accelerators, preload=PRELOAD, devices=VISIBLE_DEVICES)
+            return LocalLauncher(slots=launch.slots or accelerators, preload=preload(matrix), devices=VISIBLE_DEVICES)
         slots = launch.slots or RANKS_PER_CORE * len(os.sched_getaffinity(0))
-        return LocalLauncher(slots=slots, preload=PRELOAD)
+        return LocalLauncher(slots=slots, preload=preload(matrix))
     most = launch.ranks_per_node
-    shared: dict[str, Any] = {"slots": launch.slots, "most": most, "preload": PRELOAD, "nodelist": launch.nodelist}
+    shared: dict[str, Any] = {"slots": launch.slots, "most": most, "preload": preload(matrix), "nodelist": launch.nodelist}
     if launch.launcher == "slurm":
         return slurm.SlurmLauncher(**shared, options=launch.slurm.srun)
     from launch.ray import RayLauncher
@@ -59,6 +62,15 @@ def open_launcher(matrix: Matrix, accelerators: int | None = None) -> Launcher:
         wait=ray.wait,
     )
     return launcher
+
+
+def preload(matrix: Matrix) -> tuple[str, ...]:
+    """Modules that ranks of this matrix are going to need."""
+    for ladder in matrix.ladders.values():
+        included = (setting.get(Axis.ZERO) for setting in ladder.included)
+        if {*ladder.axes.get(Axis.ZERO, ()), *included} & set(ZERO_STAGES):
+            return (*PRELOAD, PRELOAD_DEEPSPEED)
+    return PRELOAD
 
 
 def largest_world(matrix: Matrix, launcher: Launcher, accelerators: int) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 from covertable import Controller
 
 from dist_checks import pipeline
-from dist_checks.axes import SPEC, Axis, Layout, Setting, Value
+from dist_checks.axes import SPEC, ZERO_STAGES, Axis, Layout, Setting, Value
 from dist_checks.matrix import ConfigError, Matrix
 from dist_checks.rung import Role, Rung
 
@@ -42,6 +42,12 @@ class Facts:
     def stages(self) -> int | None:
         """Into how many stages of a pipeline the model can be cut, 1 for not at all; None where it does not say."""
         return self.description.get("stages")
+
+    @property
+    def frameworks(self) -> Collection[str]:
+        """Besides torch, those that can be imported where ranks run."""
+        found: Collection[str] = self.description.get("frameworks", ())
+        return found
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Facts:
@@ -169,6 +175,8 @@ class _Refusals:
             for name, number in self._facts.divisors.get(axis, {}).items():
                 if rule := setting.must_divide(axis, f"the recipe's {name}", number):
                     return rule
+        if reason := self._numbers(setting) or self._framework(setting):
+            return reason
         if layout.world_size > self._devices:
             return f"a world of {layout.world_size} ranks is larger than the {self._devices} devices"
         batch = self._smallest_batch()
@@ -196,6 +204,30 @@ class _Refusals:
         each = stages // setting.degree(Axis.PP)
         ranks = f"{setting.degree(Axis.PP)} ranks of pp with {each} stage{'s' * (each > 1)} each"
         return f"{ranks} need {stages} stages, and recipe {name} can be cut into at most {most}"
+
+    def _numbers(self, setting: Setting) -> str:
+        """What cannot be computed in the precision that is asked for."""
+        precision = str(setting.get(Axis.PRECISION, ""))
+        if precision.endswith("_params") and setting.structural:
+            return (
+                f"{precision} is for one device, which zero with {precision.removesuffix('_params')} is compared with"
+            )
+        if setting.get(Axis.ZERO) in ZERO_STAGES:
+            if precision == "fp64":
+                return "zero 1 to 3 cannot be computed in fp64: DeepSpeed keeps float32 weights"
+            if precision == "fp32" and self._matrix.exact:
+                return (
+                    "zero 1 to 3 are computed in fp32 where the other rungs are in fp64: this would be the same again"
+                )
+        return ""
+
+    def _framework(self, setting: Setting) -> str:
+        if setting.get(Axis.ZERO) in ZERO_STAGES and "deepspeed" not in self._facts.frameworks:
+            return (
+                "zero 1 to 3 need DeepSpeed, which cannot be imported where ranks run: "
+                "pip install 'dist-checks[deepspeed]'"
+            )
+        return ""
 
     def _smallest_batch(self) -> int:
         """In samples: the last batch of an epoch may be smaller than the others."""
@@ -287,12 +319,32 @@ def _suffix(recipe: str) -> str:
     return f"@{recipe}" if recipe else ""
 
 
+def _computed_in(setting: Setting, matrix: Matrix) -> str:
+    """DeepSpeed has no float64: where the other rungs are exact its own are in float32."""
+    precision = str(setting.get(Axis.PRECISION, matrix.plain))
+    return "fp32" if precision == "fp64" and setting.get(Axis.ZERO) in ZERO_STAGES else precision
+
+
+def _compared_with(setting: Setting, matrix: Matrix) -> Setting:
+    """The single of the same numerics. DeepSpeed's bf16 and fp16 are no autocast: the model itself is in 16 bits."""
+    numerics = setting.numerics
+    if setting.get(Axis.ZERO) not in ZERO_STAGES:
+        return numerics
+    precision = _computed_in(setting, matrix)
+    if precision in ("bf16", "fp16"):
+        precision += "_params"
+    elif precision == matrix.plain:
+        return numerics
+    return Setting({**numerics, Axis.PRECISION: precision})
+
+
 def _rungs_of_seed(
     matrix: Matrix, label: str, seed: int, planned: Mapping[Setting, None], neighbours: Sequence[Setting]
 ) -> list[Rung]:
     """Singles first, then by number of axes and by size, so that the simplest failure is seen first."""
     settings = dict.fromkeys((*planned, *neighbours))
     numerics = dict.fromkeys((Setting(), *(setting.numerics for setting in settings)))
+    numerics |= dict.fromkeys(_compared_with(setting, matrix) for setting in settings)
     truth = Setting() if matrix.exact else Setting({Axis.PRECISION: "fp64"})
     singles = dict.fromkeys((truth, *numerics))
 
@@ -303,10 +355,10 @@ def _rungs_of_seed(
             id=setting.name + suffix,
             role=role,
             setting=setting,
-            precision=str(setting.get(Axis.PRECISION, matrix.plain)),
+            precision=_computed_in(setting, matrix),
             seed=seed,
             steps=matrix.steps,
-            reference=None if role is Role.SINGLE else setting.numerics.name + suffix,
+            reference=None if role is Role.SINGLE else _compared_with(setting, matrix).name + suffix,
             truth=None if setting == truth else truth.name + suffix,
             recipe=label,
             planned=setting in planned or not setting,

@@ -25,7 +25,14 @@ EPS = {
 }
 """Distance from 1 to the next larger number."""
 
-DTYPE = {"fp64": "float64", "fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+DTYPE = {
+    "fp64": "float64",
+    "fp32": "float32",
+    "bf16": "bfloat16",
+    "fp16": "float16",
+    "bf16_params": "bfloat16",
+    "fp16_params": "float16",
+}
 """What a value of the precision axis computes with."""
 
 MILDEST_FAULT = 1e-3

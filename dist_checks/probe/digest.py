@@ -42,7 +42,10 @@ from dist_checks.probe._sums import Dtypes, sums
 from dist_checks.probe._tables import chunk, most_blocks, scratch
 from dist_checks.trace import BUCKETS, Values, add
 
-__all__ = ["digest", "digest_flat", "digest_many"]
+__all__ = ["Place", "digest", "digest_flat", "digest_many"]
+
+Place = tuple[Sequence[int], Sequence[int] | int] | None
+"""Where a part lies in its full tensor: (shape, offset of a box) or (shape, start of a flat range); None: it is all."""
 
 NOTHING = Values(0, 0, 0, 0, 0.0, 0.0, (0.0,) * BUCKETS)
 
@@ -61,23 +64,18 @@ def digest(x: Tensor, *, shape: Sequence[int] | None = None, offset: Sequence[in
 
 def digest_flat(x: Tensor, *, shape: Sequence[int], start: int) -> Values:
     """Digest of x [n], the elements start to start + n in row-major order of a full tensor of `shape`."""
-    if x.dim() != 1 or start < 0 or start + x.numel() > math.prod(shape):
-        raise ValueError(f"{list(x.shape)} elements at {start} are no flat range of a tensor of shape {list(shape)}")
-    if x.is_complex():
-        return _values([_Part(x=_real(x).flatten(), shape=(*shape, 2), place=2 * start)])[0]
-    return _values([_Part(x=_real(x), shape=tuple(shape), place=start)])[0]
+    return _values([_flat_part(x, shape, start)])[0]
 
 
-def digest_many(
-    xs: Sequence[Tensor], *, boxes: Sequence[tuple[Sequence[int], Sequence[int]] | None] | None = None
-) -> list[Values]:
+def digest_many(xs: Sequence[Tensor], *, places: Sequence[Place] | None = None) -> list[Values]:
     """Digests of many tensors, in their order; small ones of one dtype, shape and place share a pass.
 
-    `boxes[i]` is (shape, offset) of xs[i] in its full tensor, None where xs[i] is the whole tensor.
+    `places[i]` is (shape, offset) of the box xs[i] in its full tensor, (shape, start) of a flat range, None where xs[i]
+    is the whole tensor.
     """
-    if boxes is None:
-        boxes = [None] * len(xs)
-    return _values([_box_part(x, box) for x, box in zip(xs, boxes, strict=True)])
+    if places is None:
+        places = [None] * len(xs)
+    return _values([_placed(x, place) for x, place in zip(xs, places, strict=True)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +85,20 @@ class _Part:
     x: Tensor
     shape: Shape  # of the full tensor
     place: Shape | int  # the offset of a box, or where a flat range starts
+
+
+def _placed(x: Tensor, place: Place) -> _Part:
+    if place is not None and isinstance(place[1], int):
+        return _flat_part(x, place[0], place[1])
+    return _box_part(x, None if place is None else (place[0], place[1]))  # type: ignore[arg-type]
+
+
+def _flat_part(x: Tensor, shape: Sequence[int], start: int) -> _Part:
+    if x.dim() != 1 or start < 0 or start + x.numel() > math.prod(shape):
+        raise ValueError(f"{list(x.shape)} elements at {start} are no flat range of a tensor of shape {list(shape)}")
+    if x.is_complex():
+        return _Part(x=_real(x).flatten(), shape=(*shape, 2), place=2 * start)
+    return _Part(x=_real(x), shape=tuple(shape), place=start)
 
 
 def _box_part(x: Tensor, box: tuple[Sequence[int], Sequence[int]] | None) -> _Part:

@@ -11,7 +11,8 @@ from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor.placement_types import Placement, _StridedShard
 
-from dist_checks.extent import Extent, shard
+from dist_checks.extent import Extent, Flat, shard
+from dist_checks.probe.digest import Place
 
 
 class Unreadable(Exception):
@@ -23,15 +24,23 @@ class Part:
     """What this rank holds of a full tensor."""
 
     local: Tensor
-    """Detached; its shape is the length of the extent's only box."""
+    """Detached; its shape is the length of the extent's only box, or [elements] of its only flat range."""
     extent: Extent
     factor: float = 1.0
     """Values are to be multiplied by it: 1 / group size where partial values still have to be averaged."""
 
     @property
-    def box(self) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-        """(full shape, offset) as the digest wants them; None for a full tensor."""
+    def place(self) -> Place:
+        """(full shape, offset or where a flat range starts) as the digest wants them; None for a full tensor."""
+        if self.extent.flats:
+            return self.extent.shape, self.extent.flats[0].start
         return None if self.extent.is_full else (self.extent.shape, self.extent.boxes[0].offset)
+
+    @classmethod
+    def flat(cls, local: Tensor, shape: Sequence[int], start: int, padding: int = 0) -> Part:
+        """``local`` [n] are the elements start to start + n of a full tensor of ``shape``, in row-major order."""
+        part = Flat(start, start + local.numel())
+        return cls(local=local.detach(), extent=Extent(shape=tuple(shape), flats=(part,), padding=padding))
 
 
 def locate(x: Tensor) -> Part:

@@ -19,16 +19,12 @@ HOST = "LAUNCH_HOST"
 
 
 def header_fields(
-    model: nn.Module,
-    optimizers: Sequence[Optimizer],
+    parameters: Sequence[Mapping[str, Any]],
+    groups: Sequence[Mapping[str, Any]],
     blocks: Sequence[str],
     given: Mapping[str, Any],
-    tied: Mapping[str, str],
 ) -> dict[str, Any]:
-    """Fields of the header event; ``given`` are those that only the caller knows (rung, world size, coordinates).
-
-    ``tied`` names, for a parameter here, the one that it is a copy of and that another rank holds.
-    """
+    """Fields of the header event; ``given`` are those that only the caller knows (rung, world size, coordinates)."""
     versions = {"python": platform.python_version(), "torch": str(torch.__version__)}
     if torch.version.cuda:
         versions["cuda"] = torch.version.cuda
@@ -38,8 +34,8 @@ def header_fields(
         "host": os.environ.get(HOST) or socket.gethostname(),
         "pid": os.getpid(),
         "versions": versions,
-        "parameters": parameter_table(model, tied),
-        "optimizer": [group for optimizer in optimizers for group in _groups(model, optimizer)],
+        "parameters": list(parameters),
+        "optimizer": list(groups),
         "blocks": list(blocks),
     }
 
@@ -60,6 +56,11 @@ def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
+def full_shape(parameter: nn.Parameter) -> tuple[int, ...]:
+    """ZeRO-3 leaves a parameter empty and keeps its shape beside it."""
+    return tuple(getattr(parameter, "ds_shape", parameter.shape))
+
+
 def parameter_table(model: nn.Module, elsewhere: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
     """One row for each name, shapes in full; ``tied`` is the first name of the same tensor, or None.
 
@@ -74,7 +75,7 @@ def parameter_table(model: nn.Module, elsewhere: Mapping[str, str] | None = None
         rows.append(
             {
                 "name": plain,
-                "shape": list(parameter.shape),
+                "shape": list(full_shape(parameter)),
                 "dtype": dtype_name(parameter.dtype),
                 "trainable": parameter.requires_grad,
                 "tied": (elsewhere or {}).get(plain) or (None if tied == plain else tied),
@@ -83,17 +84,13 @@ def parameter_table(model: nn.Module, elsewhere: Mapping[str, str] | None = None
     return rows
 
 
-def _groups(model: nn.Module, optimizer: Optimizer) -> list[dict[str, Any]]:
-    """A row for each parameter group. A parameter that the model does not have is named None."""
-    names = {parameter: name for name, parameter in parameters_of(model).items()}
-    return [
-        {
-            "class": type(optimizer).__name__,
-            "parameters": [names.get(parameter) for parameter in group["params"]],
-            **{key: scalar(value) for key, value in group.items() if key != "params" and _is_scalar(value)},
-        }
-        for group in optimizer.param_groups
-    ]
+def group_row(optimizer: Optimizer, group: Mapping[str, Any], names: Sequence[str | None]) -> dict[str, Any]:
+    """One parameter group of the header's optimizer table."""
+    return {
+        "class": type(optimizer).__name__,
+        "parameters": list(names),
+        **{key: scalar(value) for key, value in group.items() if key != "params" and _is_scalar(value)},
+    }
 
 
 def _is_scalar(value: object) -> bool:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
 
+    from dist_checks.probe.holding import Holding
     from dist_checks.probe.record import Record
 
 T = TypeVar("T")
@@ -49,6 +50,7 @@ class Probe:
         blocks: Mapping[str, nn.Module] | None = None,
         record: Record | None = None,
         tied: Mapping[str, str] | None = None,
+        holding: Holding | None = None,
     ) -> Probe:
         """A probe that writes to ``folder``, else to $DIST_CHECKS_TRACE; an inert one where neither is given.
 
@@ -56,6 +58,8 @@ class Probe:
         ``rank`` and ``header["world_size"]`` default to torchrun's RANK and WORLD_SIZE. ``blocks`` are the modules,
         in forward order, whose outputs are recorded; ``header`` may hold ``rung, world_size, device, coordinates``.
         ``tied``, in a pipeline: of parameters here that are copies, the name of the one that an earlier stage holds.
+        ``model`` may be a DeepSpeed engine. ``holding`` says where weights, gradients and state are, for a framework
+        that keeps them elsewhere than in the parameters.
         """
         given = folder or os.environ.get(FOLDER)
         if not given:
@@ -73,6 +77,7 @@ class Probe:
             blocks=blocks or {},
             record=record or Record(),
             tied=tied or {},
+            holding=holding,
         )
         if folder is None:
             atexit.register(recorder.close_at_exit)

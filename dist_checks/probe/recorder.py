@@ -16,8 +16,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from dist_checks.probe.evidence import Evidence
+from dist_checks.probe.extents import Part
 from dist_checks.probe.flight import is_recording
-from dist_checks.probe.header import buffers_of, header_fields, parameters_of, scalar
+from dist_checks.probe.header import header_fields, scalar
+from dist_checks.probe.holding import Held, Holding, holding_of
 from dist_checks.probe.hooks import BlockHooks, MicroBatch
 from dist_checks.probe.ledger import Ledger, of_worker
 from dist_checks.probe.machine import memory_peak, rng_hash
@@ -44,16 +46,17 @@ class Recorder(Probe):
         blocks: Mapping[str, nn.Module],
         record: Record,
         tied: Mapping[str, str],
+        holding: Holding | None = None,
     ) -> None:
-        self._model = model
-        self._optimizers = (optimizer,) if isinstance(optimizer, Optimizer) else tuple(optimizer)
-        # Once and for all: while it gathers a module, FSDP2 shows others in their place; the optimizer keeps these.
-        self._parameters = parameters_of(model)
-        self._device = next((p.device for p in self._parameters.values()), torch.device("cpu"))
+        given = (optimizer,) if isinstance(optimizer, Optimizer) else tuple(optimizer)
+        self._held = holding or holding_of(model, given)
+        self._optimizers = self._held.optimizers
+        self._device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
         self._record = record
         self._step = 0
         self._epochs = 0
-        fields = header_fields(model, self._optimizers, tuple(blocks), {"device": str(self._device), **header}, tied)
+        about = {"device": str(self._device), **header}
+        fields = header_fields(self._held.table(tied), self._held.groups(), tuple(blocks), about)
         self._writer = Writer(folder, rank, fields)
         self._evidence = Evidence(model, blocks)
         self._scribe = Scribe(self._writer, self._device, self._evidence.unrecorded)
@@ -117,11 +120,11 @@ class Recorder(Probe):
 
     def sample_gradient(self, sample_id: int, loss_scale: float = 1.0) -> None:
         self._forward_done()
-        self._write_gradients(Kind.SAMPLE_GRADIENT, self._parameters.items(), loss_scale, item=sample_id)
+        self._write_gradients(Kind.SAMPLE_GRADIENT, self._held.gradients(), loss_scale, item=sample_id)
 
     def gradients(self, loss_scale: float = 1.0) -> None:
         self._forward_done()
-        self._write_gradients(Kind.GRADIENT, self._parameters.items(), loss_scale)
+        self._write_gradients(Kind.GRADIENT, self._held.gradients(), loss_scale)
         # Now, not at the end of the step: if the optimizer or the next forward crashes, these are what explains it.
         self._writer.flush()
 
@@ -216,40 +219,32 @@ class Recorder(Probe):
 
     def _before_optimizer(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         self._forward_done()
-        self._rates.extend(scalar(group["lr"]) for group in optimizer.param_groups)
+        # Frameworks that step one group at a time leave the others empty meanwhile.
+        self._rates.extend(scalar(group["lr"]) for group in optimizer.param_groups if group["params"])
         if self._record.applied:
-            held = {parameter for group in optimizer.param_groups for parameter in group["params"]}
-            mine = ((name, parameter) for name, parameter in self._parameters.items() if parameter in held)
-            # A fused optimizer unscales inside its step, by the scale that GradScaler has left on it.
-            self._write_gradients(Kind.APPLIED, mine, float(scalar(getattr(optimizer, "grad_scale", None)) or 1.0))
+            self._write_gradients(Kind.APPLIED, self._held.applied(optimizer), self._held.applied_scale(optimizer))
 
     def _learning_rates(self) -> list[Any]:
         return [scalar(group["lr"]) for optimizer in self._optimizers for group in optimizer.param_groups]
 
-    def _write_gradients(
-        self, kind: Kind, parameters: Iterable[tuple[str, nn.Parameter]], loss_scale: float, item: int = NO_ITEM
-    ) -> None:
+    def _write_gradients(self, kind: Kind, gradients: Iterable[Held], loss_scale: float, item: int = NO_ITEM) -> None:
         if not self._record.tensors_at(self._step):
             return
-        present = [(kind, name, parameter.grad) for name, parameter in parameters if parameter.grad is not None]
-        self._scribe.tensors(self._step, present, divide=loss_scale, item=item)
+        named = ((kind, name, gradient) for name, gradient in gradients)
+        self._scribe.tensors(self._step, named, divide=loss_scale, item=item)
 
-    def _weights(self) -> Iterator[tuple[Kind, str, Tensor]]:
-        for name, parameter in self._parameters.items():
-            yield Kind.WEIGHT, name, parameter
-        for name, buffer in buffers_of(self._model).items():
+    def _weights(self) -> Iterator[tuple[Kind, str, Tensor | Part]]:
+        for name, weight in self._held.weights():
+            yield Kind.WEIGHT, name, weight
+        for name, buffer in self._held.buffers():
             yield Kind.BUFFER, name, buffer
 
     def _write_samples(self, kind: Kind, name: str, x: Tensor, batch: MicroBatch) -> None:
         self._scribe.samples(self._step, kind, name, x, batch)
 
-    def _state(self) -> Iterator[tuple[Kind, str, Tensor]]:
-        """Of every parameter, the tensors that have elements of their own; not the count of steps."""
-        for name, parameter in self._parameters.items():
-            for optimizer in self._optimizers:
-                for key, value in optimizer.state.get(parameter, {}).items():
-                    if isinstance(value, Tensor) and value.is_floating_point() and key != "step":
-                        yield Kind.STATE, f"{name}/{key}", value
+    def _state(self) -> Iterator[tuple[Kind, str, Tensor | Part]]:
+        for name, value in self._held.state():
+            yield Kind.STATE, name, value
 
     def _write_evidence(self) -> None:
         """After the first step: it is proof enough, and a run that is cut short later has it."""
@@ -258,4 +253,4 @@ class Recorder(Probe):
         if self._narrowing is not None:
             self._narrowing.remove()
             narrowed = self._narrowing.found
-        self._writer.event("evidence", **self._evidence.fields(), narrowed=narrowed)
+        self._writer.event("evidence", **self._evidence.fields(), **self._held.evidence(), narrowed=narrowed)

@@ -24,7 +24,7 @@ class Scribe:
         self._unrecorded = unrecorded
 
     def tensors(
-        self, step: int, named: Iterable[tuple[Kind, str, Tensor]], *, divide: float = 1.0, item: int = NO_ITEM
+        self, step: int, named: Iterable[tuple[Kind, str, Tensor | Part]], *, divide: float = 1.0, item: int = NO_ITEM
     ) -> None:
         """One record for each tensor; the values that are written are divided by ``divide``, the loss scale."""
         names: list[tuple[Kind, str]] = []
@@ -32,7 +32,7 @@ class Scribe:
         with undisturbed(self._device):
             for kind, name, x in named:
                 try:
-                    parts.append(locate(x))
+                    parts.append(x if isinstance(x, Part) else locate(x))
                     names.append((kind, name))
                 except Unreadable as why:
                     self._unrecorded(kind, name, str(why))
@@ -58,7 +58,7 @@ class Scribe:
 
 
 def _digests(parts: Sequence[Part], divide: float) -> list[Values]:
-    found = digest_many([part.local for part in parts], boxes=[part.box for part in parts])
+    found = digest_many([part.local for part in parts], places=[part.place for part in parts])
     return [scaled(values, part.factor / divide) for part, values in zip(parts, found, strict=True)]
 
 

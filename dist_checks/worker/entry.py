@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 from collections.abc import Mapping
@@ -23,6 +24,8 @@ from dist_checks.rung import Role, Rung
 from dist_checks.worker import mesh, trainers, watching
 
 DESCRIPTION = "recipe.json"
+FRAMEWORKS = ("deepspeed",)
+"""What some values of some axes need besides torch."""
 
 
 def main(payload: Mapping[str, Any]) -> None:
@@ -66,7 +69,7 @@ def _train(payload: Mapping[str, Any], rung: Rung, folder: Path) -> None:
         recipe=recipe,
         train=train,
         world=world,
-        attach=lambda model, optimizer, blocks, tied: attach(model, optimizer, blocks=blocks, tied=tied),
+        attach=attach,
     ).run()
     mesh.stop(world)
 
@@ -101,6 +104,7 @@ def describe(payload: Mapping[str, Any]) -> None:
         "experts": [f"{path}.{name}" for path, module in experts.items() for name, _ in module.named_parameters()],
         "stages": recipe.most_stages,
         "dropout": recipe.dropout,
+        "frameworks": [name for name in FRAMEWORKS if importlib.util.find_spec(name) is not None],
         "accelerators": torch.accelerator.device_count() if torch.accelerator.is_available() else 0,
     }
     folder = Path(payload["folder"])

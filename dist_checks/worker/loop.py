@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from dist_checks import pipeline
 from dist_checks.axes import Axis
+from dist_checks.probe.holding import Holding
 from dist_checks.probe.probe import Probe
 from dist_checks.recipes.base import Batch, Recipe
 from dist_checks.recipes.settings import TrainSettings
@@ -17,9 +20,21 @@ from dist_checks.worker import axes, data, gradients, mesh, rng
 from dist_checks.worker.axes import accum, cp, ep, pp, precision, sequence, sp, tp
 from dist_checks.worker.mesh import World
 
-Attach = Callable[[nn.Module, torch.optim.Optimizer, Mapping[str, nn.Module], Mapping[str, str]], Probe]
-"""Makes a probe for (model with every axis applied, its optimizer, its blocks by name in forward order, its parameters
-that are copies of one on another rank, with the name of that)."""
+
+class Attach(Protocol):
+    """Makes the probe of a rung."""
+
+    def __call__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        *,
+        blocks: Mapping[str, nn.Module],
+        tied: Mapping[str, str],
+        holding: Holding | None = None,
+    ) -> Probe:
+        """``model`` has every axis applied, ``blocks`` are named in forward order; see :meth:`Probe.attach`."""
+        ...
 
 
 class Trainer:
@@ -37,12 +52,42 @@ class Trainer:
         model = recipe.model()
         blocks = recipe.blocks(model)
         self.experts = ep.experts(model, recipe, world)
-        self.model = axes.apply_all(model, recipe, world)
-        self.optimizer = recipe.optimizer(self.model, train)
+        self.build(model)
         self.full_rates = [group["lr"] for group in self.optimizer.param_groups]
-        self.scaler = precision.make_scaler(world)
+        self.scaler = self.make_scaler()
         rng.seed_rank(world)
-        self.probe = attach(self.model, self.optimizer, pp.held(self.model, blocks), pp.copies(self.model))
+        self.probe = attach(
+            self.model,
+            self.optimizer,
+            blocks=pp.held(self.model, blocks),
+            tied=pp.copies(self.model),
+            holding=self.holding(),
+        )
+
+    # What is trained: hooks for frameworks that own a part of it
+
+    def build(self, model: nn.Module) -> None:
+        """Sets ``self.model``, with every axis applied, and ``self.optimizer``."""
+        self.model = axes.apply_all(model, self.recipe, self.world)
+        self.optimizer = self.make_optimizer()
+
+    def make_optimizer(self) -> torch.optim.Optimizer:
+        return self.recipe.optimizer(self.model, self.train)
+
+    def make_scaler(self) -> torch.amp.GradScaler | None:
+        return precision.make_scaler(self.world)
+
+    def holding(self) -> Holding | None:
+        """Where the probe finds weights, gradients and state; None where the probe can tell by itself."""
+        return None
+
+    def parameters(self) -> list[nn.Parameter]:
+        """What the optimizer steps, with the gradients that are clipped."""
+        return list(self.model.parameters())
+
+    def autocast(self) -> AbstractContextManager[object]:
+        """Around each forward pass and its loss."""
+        return precision.autocast(self.world)
 
     def run(self) -> None:
         if self.rung.role is Role.SINGLE and self.world.layout.world_size == 1:
@@ -70,7 +115,7 @@ class Trainer:
             loss_sum=loss_sum,
             targets=targets,
             printed_loss=None if loss_sum is None else self.mean_loss(loss_sum, total),
-            loss_scale=None if self.scaler is None else loss_scale,
+            loss_scale=loss_scale if self.scales_loss else None,
             skipped=skipped,
         )
 
@@ -118,13 +163,13 @@ class Trainer:
 
     def forward(self, batch: Batch) -> Tensor:
         """The loss summed over the targets of ``batch``, a plain scalar tensor."""
-        with precision.autocast(self.world):
+        with self.autocast():
             output = self.model(batch.inputs)
         return self.loss_of(output, batch)
 
     def loss_of(self, output: Tensor, batch: Batch) -> Tensor:
         """The loss summed over the targets of ``batch``, a plain scalar tensor."""
-        with precision.autocast(self.world):
+        with self.autocast():
             loss_sum, counted = self.recipe.loss(output, batch)
         if counted != batch.count:
             raise ValueError(
@@ -147,6 +192,10 @@ class Trainer:
         ep.reduce(self.experts.values(), self.world)
 
     @property
+    def scales_loss(self) -> bool:
+        return self.scaler is not None
+
+    @property
     def loss_scale(self) -> float:
         """By how much the loss scaler makes gradients larger; 1 without one."""
         return 1.0 if self.scaler is None else self.scaler.get_scale()
@@ -156,7 +205,7 @@ class Trainer:
             self.scaler.unscale_(self.optimizer)
 
     def clip(self) -> None:
-        parameters = list(self.model.parameters())
+        parameters = self.parameters()
         norm = self.total_norm(parameters)
         if self.train.clip is not None:
             gradients.clip(parameters, self.train.clip, norm)

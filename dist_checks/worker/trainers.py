@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dist_checks.axes import Axis
+from dist_checks.worker.axes import zero
 from dist_checks.worker.loop import Trainer
 from dist_checks.worker.mesh import World
 
@@ -13,4 +14,16 @@ def choose(world: World) -> type[Trainer]:
         from dist_checks.worker.pipelining import PipelineTrainer
 
         return PipelineTrainer
+    if zero.stage(world):
+        from dist_checks.worker.zero import ZeroTrainer
+
+        return ZeroTrainer
+    if Axis.ZERO in world.rung.setting:
+        from dist_checks.worker.zero import RedundancyTrainer
+
+        return RedundancyTrainer
+    if world.rung.precision.endswith("_params"):
+        from dist_checks.worker.masters import MasterTrainer
+
+        return MasterTrainer
     return Trainer

@@ -219,7 +219,7 @@ def test_many_are_as_one_by_one(dtype: torch.dtype) -> None:
         bits(whole[20]).view(-1)[3] = bits(torch.tensor(math.nan).to(dtype))
         bits(shards[2]).view(-1)[100] = bits(torch.tensor(math.nan).to(dtype))
     boxes = [None] * len(whole) + [((39, 257), (13 * (i % 3), 0)) for i in range(9)]
-    many = digest_many([*whole, *shards], boxes=boxes)
+    many = digest_many([*whole, *shards], places=boxes)
     one_by_one = [digest(x) for x in whole]
     one_by_one += [digest(x, shape=(39, 257), offset=(13 * (i % 3), 0)) for i, x in enumerate(shards)]
     for a, b in zip(many, one_by_one, strict=True):
@@ -360,7 +360,7 @@ def test_a_part_outside_of_its_tensor_is_refused() -> None:
     with pytest.raises(ValueError, match=r"\[5\] elements at 13 are no flat range of a tensor of shape \[4, 4\]"):
         digest_flat(torch.ones(5), shape=[4, 4], start=13)
     with pytest.raises(ValueError, match="shorter"):
-        digest_many([torch.ones(5)], boxes=[])
+        digest_many([torch.ones(5)], places=[])
 
 
 def test_what_would_need_a_collective_or_much_memory_is_refused() -> None:

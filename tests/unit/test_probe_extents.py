@@ -160,7 +160,7 @@ def test_a_plain_tensor_is_full_and_detached() -> None:
     x = numbered(2, 3).requires_grad_()
     part = locate(x)
     assert part.extent == Extent.full([2, 3])
-    assert part.box is None
+    assert part.place is None
     assert not part.local.requires_grad
     assert locate(torch.tensor(3.0)).extent == Extent.full([])
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dist_checks import pipeline
-from dist_checks.axes import Axis
+from dist_checks.axes import ZERO_STAGES, Axis
 from dist_checks.judging.logical import Records
 from dist_checks.judging.reading import plain_dtype, rank_list
 from dist_checks.judging.tolerance import DTYPE
@@ -188,6 +188,49 @@ def _order(actions: Sequence[Action]) -> str:
     return "1f1b" if "BF" in "".join(action.what for action in actions) else "gpipe"
 
 
+def _zero(view: RungView, axis: Axis) -> Proof:
+    """The stage that the engine reports, and what must be partitioned in it: optimizer state from the first stage on,
+    gradients from the second, parameters in the third. Of torch's optimizer: state that is not on every rank."""
+    wanted = view.rung.setting[axis]
+    if wanted not in ZERO_STAGES:
+        return _on_one_rank_each(view, Kind.STATE)
+    reported = {rank.rank: rank.evidence.get("zero_stage") for rank in view.trace.ranks}
+    if any(stage is None for stage in reported.values()):
+        return None, "the engine's stage was not recorded"
+    other = next((rank for rank, stage in reported.items() if stage != wanted), None)
+    if other is not None:
+        return False, f"the engine of rank {other} reports stage {reported[other]}"
+    told = []
+    for kind in (Kind.STATE, Kind.GRADIENT, Kind.WEIGHT)[: int(wanted)]:
+        seen, words = _on_one_rank_each(view, kind)
+        if not seen:
+            return seen, words
+        told.append(words)
+    return True, f"stage {wanted}: {', '.join(told)}"
+
+
+def _on_one_rank_each(view: RungView, kind: Kind) -> Proof:
+    """No part of any tensor is on two ranks, and not all of them on one."""
+    noun = {Kind.STATE: "optimizer state"}.get(kind, kind.value)
+    found = view.own.records(kind)
+    if not len(found):
+        return None, f"no {noun} was recorded"
+    holders: dict[tuple[int, int], set[int]] = {}
+    for tensor, part, rank in zip(found.tensor.tolist(), found.part.tolist(), found.rank.tolist(), strict=True):
+        holders.setdefault((tensor, part), set()).add(rank)
+    several = {tensor: ranks for (tensor, _), ranks in holders.items() if len(ranks) > 1}
+    if several:
+        tensor, ranks = next(iter(several.items()))
+        return False, (
+            f"{noun} of {len(several)} of {len(found.names)} tensors is held alike by several ranks, that of "
+            f"{found.names[tensor]} by {len(ranks)}"
+        )
+    owners = {rank for ranks in holders.values() for rank in ranks}
+    if len(owners) < 2:
+        return False, f"rank {next(iter(owners))} holds every {noun}"
+    return True, f"each {noun} on one of {len(owners)} ranks"
+
+
 def _accum(view: RungView, axis: Axis) -> Proof:
     # A pipeline cuts each of them once more.
     wanted = view.rung.setting.degree(axis) * pipeline.micro_batches(view.rung.setting)
@@ -246,6 +289,7 @@ _PROOFS = {
     Axis.EP: _experts,
     Axis.TP: _cut,
     Axis.SP: _sequence,
+    Axis.ZERO: _zero,
     Axis.ACCUM: _accum,
     Axis.CKPT_ACT: _recomputed,
 }

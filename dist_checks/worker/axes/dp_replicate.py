@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from dist_checks import pipeline
 from dist_checks.axes import Axis
 from dist_checks.recipes.base import Recipe
-from dist_checks.worker.axes import ep, pp
+from dist_checks.worker.axes import ep, pp, zero
 from dist_checks.worker.mesh import World
 
 
@@ -21,6 +21,8 @@ def apply(model: nn.Module, recipe: Recipe, world: World) -> nn.Module:
     axes = (Axis.DP_REPLICATE, Axis.EP, Axis.CP)
     if all(world.degree(axis) == 1 for axis in axes) or world.degree(Axis.DP_SHARD) > 1:
         return model  # dp_shard has replicated its shards already
+    if zero.stage(world):
+        return model  # DeepSpeed's engine makes replicas, and reduces their gradients
     mesh = world.flat(*axes)
     experts = ep.experts(model, recipe, world)
 

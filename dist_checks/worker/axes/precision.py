@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dist_checks.axes import Axis
@@ -51,8 +53,23 @@ class AgreeingScaler(torch.amp.GradScaler):
 
 def make_scaler(world: World) -> torch.amp.GradScaler | None:
     """The loss scaler of fp16; None for the other precisions, which have the range of float32."""
-    if world.rung.precision != "fp16":
+    if world.rung.precision not in ("fp16", "fp16_params"):
         return None
     sharded = any(world.degree(axis) > 1 for axis in (Axis.DP_SHARD, Axis.EP, Axis.TP, Axis.PP))
     # Under DDP alone every rank holds every gradient, so all find the same overflows.
     return (AgreeingScaler if sharded else torch.amp.GradScaler)(world.device.type)
+
+
+def steady_norms(model: nn.Module, device: torch.device) -> None:
+    """For a model whose parameters have 16 bits: the gradient of a LayerNorm's bias is a sum over all tokens, which
+    torch adds up in 16 bits on a CPU (kernels of accelerators use float32), up to half of it lost in 4096 tokens: see
+    ``tests/upstream``. So norms are computed in float32 there, and their results rounded."""
+    if device.type == "cpu":
+        for module in model.modules():
+            if isinstance(module, nn.LayerNorm):
+                module.forward = partial(_layer_norm, module)  # type: ignore[method-assign]
+
+
+def _layer_norm(norm: nn.LayerNorm, x: Tensor) -> Tensor:
+    weight, bias = (None if p is None else p.float() for p in (norm.weight, norm.bias))
+    return F.layer_norm(x.float(), norm.normalized_shape, weight, bias, norm.eps).to(x.dtype)

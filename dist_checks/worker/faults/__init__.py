@@ -22,9 +22,12 @@ from dist_checks.worker.faults import (
     other_branch,
     own_initial_weights,
     parameter_replaced,
+    partition_summed,
+    partitions_not_gathered,
     rank_sleeps,
     samples_by_world_rank,
     shapes_differ,
+    zero_stage_lowered,
 )
 from dist_checks.worker.faults.base import Fault
 
@@ -38,6 +41,9 @@ FAULTS: tuple[Fault, ...] = (
     samples_by_world_rank.FAULT,
     expert_gradients_undivided.FAULT,
     clip_before_unscale.FAULT,
+    zero_stage_lowered.FAULT,
+    partitions_not_gathered.FAULT,
+    partition_summed.FAULT,
     gradient_scaled.FAULT,
     head_zeroed.FAULT,
     bit_flipped.FAULT,
