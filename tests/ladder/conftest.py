@@ -11,13 +11,13 @@ import pytest
 from ladders import Ladder
 
 from dist_checks import session
-from dist_checks.session import PRELOAD, Outcome
+from dist_checks.session import PRELOAD, PRELOAD_DEEPSPEED, Outcome
 from launch.local import LocalLauncher
 
 
 @pytest.fixture(scope="session")
 def launcher() -> Iterator[LocalLauncher]:
-    with LocalLauncher(preload=PRELOAD) as launcher:
+    with LocalLauncher(preload=(*PRELOAD, PRELOAD_DEEPSPEED)) as launcher:
         yield launcher
 
 

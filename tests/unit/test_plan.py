@@ -14,7 +14,7 @@ from dist_checks.rung import Role
 from dist_checks.selection import choose
 
 LENGTH = {"sequence length": 32}
-FACTS = Facts.from_json({"divisors": {"tp": {"heads": 4}, "sp": LENGTH, "cp": LENGTH}})
+FACTS = Facts.from_json({"divisors": {"tp": {"heads": 4}, "sp": LENGTH, "cp": LENGTH}, "frameworks": ["deepspeed"]})
 
 
 def plan(axes: dict[str, Any], devices: int = 8, **matrix: Any) -> Plan:
@@ -222,3 +222,57 @@ def test_what_a_second_recipe_cannot_run_is_named() -> None:
         two({"tp": 2}, axes={"ep": [2, 3]})
     dropped = two({"tp": 2}, axes={"ep": 2, "tp": [2, 4], "dp_replicate": 3}).to_json()["skipped"]
     assert {"name": "ep2+tp2@moe", "recipe": "moe"}.items() <= dropped[0].items()
+
+
+ZERO = {"dp_replicate": 3, "zero": [1, 2, 3, "redundancy"]}
+
+
+def test_zero_is_compared_in_float32_where_the_others_are_exact() -> None:
+    by_id = {rung.id: rung for rung in plan({**ZERO, "precision": ["bf16", "fp16"]}).rungs}
+    for stage in (1, 2, 3):
+        rung = by_id[f"dp_replicate3+zero{stage}"]
+        assert (rung.precision, rung.reference, rung.truth) == ("fp32", "fp32", "single")
+        rung = by_id[f"dp_replicate3+zero{stage}+bf16"]
+        assert (rung.precision, rung.reference, rung.truth) == ("bf16", "bf16_params", "single")
+    rung = by_id["dp_replicate3+zeroredundancy"]
+    assert (rung.precision, rung.reference) == ("fp64", "single")
+    assert by_id["dp_replicate3+zeroredundancy+fp16"].reference == "fp16"
+    for single in ("fp32", "bf16_params", "fp16_params"):
+        assert (by_id[single].role, by_id[single].precision) == (Role.SINGLE, single)
+    assert by_id["dp_replicate3"].precision == "fp64"
+
+
+def test_zero_where_nothing_is_exact() -> None:
+    by_id = {rung.id: rung for rung in plan(ZERO, exact=False).rungs}
+    rung = by_id["dp_replicate3+zero1"]
+    assert (rung.precision, rung.reference, rung.truth) == ("fp32", "single", "fp64")
+    assert "fp32" not in by_id
+
+
+def test_zero_needs_deepspeed() -> None:
+    without = Facts.from_json({})
+    with pytest.raises(ConfigError) as refused:
+        make(parse({"axes": {"dp_replicate": 3, "zero": [1]}}), without, 8)
+    assert str(refused.value) == (
+        "axes.zero[0]: zero 1 to 3 need DeepSpeed, which cannot be imported where ranks run: "
+        "pip install 'dist-checks[deepspeed]'"
+    )
+    assert make(parse({"axes": {"dp_replicate": 3, "zero": "redundancy"}}), without, 8).rungs
+
+
+@pytest.mark.parametrize(
+    ("axes", "matrix", "setting", "reason"),
+    [
+        ({"dp_shard": 2}, {}, "dp_replicate3+dp_shard2+zero1", "both partition what replicas hold"),
+        ({"tp": 2}, {}, "dp_replicate3+tp2+zero2", "zero cannot be combined with tp"),
+        ({"precision": "fp32"}, {}, "dp_replicate3+zero1+fp32", "this would be the same again"),
+        ({"precision": "fp64"}, {"exact": False}, "dp_replicate3+zero1+fp64", "DeepSpeed keeps float32 weights"),
+        ({"precision": "bf16_params"}, {}, "dp_replicate3+bf16_params", "bf16_params is for one device"),
+    ],
+)
+def test_what_zero_cannot_be_combined_with(
+    axes: dict[str, Any], matrix: dict[str, Any], setting: str, reason: str
+) -> None:
+    made = plan({**ZERO, **axes}, **matrix)
+    assert setting not in ids(made)
+    assert reason in {skip.setting.name: skip.reason for skip in made.skipped}[setting]
