@@ -46,7 +46,12 @@ def open_launcher(matrix: Matrix, accelerators: int | None = None) -> Launcher:
         slots = launch.slots or RANKS_PER_CORE * len(os.sched_getaffinity(0))
         return LocalLauncher(slots=slots, preload=preload(matrix))
     most = launch.ranks_per_node
-    shared: dict[str, Any] = {"slots": launch.slots, "most": most, "preload": preload(matrix), "nodelist": launch.nodelist}
+    shared: dict[str, Any] = {
+        "slots": launch.slots,
+        "most": most,
+        "preload": preload(matrix),
+        "nodelist": launch.nodelist,
+    }
     if launch.launcher == "slurm":
         return slurm.SlurmLauncher(**shared, options=launch.slurm.srun)
     from launch.ray import RayLauncher

@@ -11,7 +11,8 @@ import pytest
 from ladders import Ladder
 
 from dist_checks import session
-from dist_checks.session import PRELOAD, PRELOAD_DEEPSPEED, Outcome
+from dist_checks.launching import PRELOAD, PRELOAD_DEEPSPEED
+from dist_checks.session import Outcome
 from launch.local import LocalLauncher
 
 
