@@ -20,6 +20,7 @@ from dist_checks.judging.verdict import ExitCode
 from dist_checks.launching import submits
 from dist_checks.matrix import SAMPLE, ConfigError, Matrix, load, parse, preset
 from dist_checks.report import ladder, table, terminal
+from dist_checks.run_folder import new_folder
 from dist_checks.submitting import settle, submitted
 from launch.scontrol import expand
 
@@ -124,6 +125,34 @@ def run(
     outcome = session.run(placed, **asked, show=terminal.progress)
     _print(outcome.report, outcome.folder, as_json)
     raise typer.Exit(outcome.exit_code(strict=strict))
+
+
+@app.command()
+def selftest(
+    faults: Annotated[str, typer.Option(metavar="IDS", help="only these, with commas: O22,O26; or none")] = "",
+    mutants: Annotated[
+        str, typer.Option(metavar="N", help="how many mutants of collectives and states at most, or all")
+    ] = "0",
+    seed: Annotated[int, typer.Option(min=0, help="which mutants, where there are more")] = 0,
+    out: Annotated[Path | None, typer.Option(help="where the runs are left; default runs/<time>_selftest")] = None,
+    as_json: Json = False,
+) -> None:
+    """Plant every known fault, one at a time: was it caught, and blamed rightly? Did healthy runs raise nothing?"""
+    from dist_checks import selftest as testing
+
+    if mutants != "all" and not mutants.isdecimal():
+        raise ConfigError(f"--mutants: expected a number or all, not '{mutants}'")
+    folder = new_folder("selftest", out)
+    most = None if mutants == "all" else int(mutants)
+    test = testing.run(folder, faults=faults, mutants=most, seed=seed, note=lambda line: print(line, flush=True))
+    (folder / "selftest.json").write_text(json.dumps(test.to_json(), indent=1) + "\n", encoding="utf-8")
+    if as_json:
+        print(json.dumps(test.to_json(), indent=1))
+    for alarm in (*test.false_alarms, *test.missed):
+        print(alarm)
+    print(f"data       {folder / 'selftest.json'}")
+    print(testing.sentence(test))
+    raise typer.Exit(ExitCode.PASS if test.holds else ExitCode.FAIL)
 
 
 @app.command()

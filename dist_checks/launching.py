@@ -34,6 +34,11 @@ def submits(matrix: Matrix) -> bool:
     return matrix.launch.launcher == "slurm" and not slurm.inside()
 
 
+def slots_of_cores() -> int:
+    """Ranks at a time where they share the cores of this machine."""
+    return RANKS_PER_CORE * len(os.sched_getaffinity(0))
+
+
 def open_launcher(matrix: Matrix, accelerators: int | None = None) -> Launcher:
     """``accelerators`` of a node, as a first process has found them; None as long as nobody knows.
 
@@ -43,7 +48,7 @@ def open_launcher(matrix: Matrix, accelerators: int | None = None) -> Launcher:
     if launch.launcher == "local" or submits(matrix):
         if accelerators:
             return LocalLauncher(slots=launch.slots or accelerators, preload=preload(matrix), devices=VISIBLE_DEVICES)
-        slots = launch.slots or RANKS_PER_CORE * len(os.sched_getaffinity(0))
+        slots = launch.slots or slots_of_cores()
         return LocalLauncher(slots=slots, preload=preload(matrix))
     most = launch.ranks_per_node
     shared: dict[str, Any] = {

@@ -88,6 +88,15 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Blame:
+    """What is run after the ladder to decide what is to blame."""
+
+    __pydantic_config__ = _STRICT
+    budget: Annotated[int, Ge(0)] = 8
+    """Rungs, at most: reruns of the smallest that failed (is it a race?), and neighbours that were not run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Accept:
     """A finding that the user knows and lives with, until a date; where a field is empty, any value fits."""
 
@@ -136,6 +145,7 @@ class Matrix:
     """The values that each axis takes besides off."""
     combine: Combine = Combine()
     launch: Launch = Launch()
+    blame: Blame = Blame()
     accept: tuple[Accept, ...] = ()
     also: tuple[Also, ...] = ()
     """Further recipes, each with axes of its own."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -95,6 +95,10 @@ class Plan:
             needed.update(id for id in (rung.reference, rung.truth) if id)
         return replace(self, rungs=tuple(rung for rung in self.rungs if rung.id in needed))
 
+    def with_more(self, rungs: Iterable[Rung], skipped: Iterable[Skipped] = ()) -> Plan:
+        """What blame has asked for, after all others."""
+        return replace(self, rungs=(*self.rungs, *rungs), skipped=(*self.skipped, *skipped))
+
     def to_json(self) -> dict[str, Any]:
         return {
             "rungs": [rung.to_json() for rung in self.rungs],
@@ -119,9 +123,15 @@ def make(matrix: Matrix, facts: Mapping[str, Facts] | Facts, devices: int) -> Pl
     return Plan(rungs=tuple(rungs), skipped=tuple(skip for plan in plans for skip in plan.skipped))
 
 
+def refusals(matrix: Matrix, facts: Mapping[str, Facts], devices: int) -> Callable[[str, Setting], str]:
+    """Why a setting of a recipe cannot run though it is asked for, or an empty string."""
+    each = {label: Refusals(ladder, facts[label], devices) for label, ladder in matrix.ladders.items()}
+    return lambda recipe, setting: each[recipe](setting, asked=True)
+
+
 def _ladder(matrix: Matrix, label: str, facts: Facts, devices: int) -> Plan:
     """The rungs of one recipe."""
-    refuse = _Refusals(matrix, facts, devices)
+    refuse = Refusals(matrix, facts, devices)
     alone = _alone(matrix)
     for (axis, index), setting in alone.items():
         if reason := refuse(setting):
@@ -154,7 +164,7 @@ def _ladder(matrix: Matrix, label: str, facts: Facts, devices: int) -> Plan:
     )
 
 
-class _Refusals:
+class Refusals:
     """Why a setting cannot run, or an empty string."""
 
     def __init__(self, matrix: Matrix, facts: Facts, devices: int) -> None:
@@ -262,7 +272,7 @@ def _alone(matrix: Matrix) -> dict[tuple[Axis, int], Setting]:
     return out
 
 
-def _combinations(matrix: Matrix, refuse: _Refusals, skipped: dict[Setting, str]) -> list[Setting]:
+def _combinations(matrix: Matrix, refuse: Refusals, skipped: dict[Setting, str]) -> list[Setting]:
     """``all``: every combination. ``pairs``: a covering array of the structural axes, where each pair of values that
     can be on together is on in some rung, and each of them alone with each value of the others: numbers do not depend
     on how many ranks there are, so nothing is won by pairing them with the largest worlds."""

@@ -15,11 +15,11 @@ from dist_checks.matrix import ConfigError, Matrix
 from dist_checks.submitting import awaited
 
 
-def new_folder(matrix: Matrix, out: Path | None) -> Path:
+def new_folder(name: str, out: Path | None) -> Path:
     """An empty folder; ``runs/latest`` points to it unless the user has named one."""
     if out is None:
         runs = Path("runs")
-        folder = runs / f"{time.strftime('%Y-%m-%d_%H-%M-%S')}_{matrix.name}"
+        folder = runs / f"{time.strftime('%Y-%m-%d_%H-%M-%S')}_{name}"
         number = 1
         while folder.exists():
             number += 1

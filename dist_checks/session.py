@@ -6,7 +6,7 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,7 +14,8 @@ from typing import Any, Protocol
 
 from dist_checks import plan as planning
 from dist_checks import submitting
-from dist_checks.judging.judge import PlanError
+from dist_checks.deciding import decide
+from dist_checks.judging.judge import PlanError, document
 from dist_checks.judging.judge import report as judge_report
 from dist_checks.judging.verdict import ExitCode, Status
 from dist_checks.launching import PRELOAD as PRELOAD
@@ -23,6 +24,7 @@ from dist_checks.matrix import ConfigError, Matrix, parse
 from dist_checks.plan import Plan
 from dist_checks.report import github, write_pages
 from dist_checks.run_folder import environment, new_folder
+from dist_checks.rung import Rung
 from dist_checks.selection import choose
 from dist_checks.submitting import hand_over
 from launch.base import Exit, Job, Launcher, LaunchError, State
@@ -102,20 +104,27 @@ def run(
         else:
             facts = describe(matrix, launcher, fault)
         plan = _choose(_plan(matrix, facts, launcher), select, failed_in)
-        folder = new_folder(matrix, out)
-        _write_inputs(folder, matrix, plan, facts, source, given or str(folder / "matrix.toml"))
+        folder = new_folder(matrix.name, out)
         progress = stack.enter_context(show(len(plan.rungs)))
         interrupted = False
         stack.enter_context(terminated_is_interrupted())
-        try:
+
+        def work(plan: Plan, rungs: Sequence[Rung]) -> None:
+            _write_inputs(folder, matrix, plan, facts, source, given or str(folder / "matrix.toml"))
             for exit in launcher.run(
-                jobs(matrix, plan, folder, fault), on_start=lambda job: progress.started(job.name, job.world_size)
+                jobs(matrix, rungs, folder, fault), on_start=lambda job: progress.started(job.name, job.world_size)
             ):
                 progress.ended(exit.job, exit.state, exit.seconds)
+
+        try:
+            work(plan, plan.rungs)
+            refuse = planning.refusals(matrix, facts, _largest(matrix, facts, launcher))
+            judgement = decide(plan, folder, budget=matrix.blame.budget, refuse=refuse, run=work)
         except KeyboardInterrupt:
             interrupted = True
             progress.note("interrupted: judging what had finished")
-    return Outcome(report=judge(folder), folder=folder, interrupted=interrupted)
+    report = judge(folder) if interrupted else _report(folder, document(judgement))
+    return Outcome(report=report, folder=folder, interrupted=interrupted)
 
 
 def submit(
@@ -135,7 +144,7 @@ def submit(
     with ExitStack() as stack:
         launcher, facts = _start(matrix, fault, stack)
         plan = _choose(_plan(matrix, facts, launcher), select, failed_in)
-    folder = new_folder(matrix, out)
+    folder = new_folder(matrix.name, out)
     _write_inputs(folder, matrix, plan, facts, source, given or str(folder / "matrix.toml"))
     words = ["--launcher", "slurm"]
     if failed_in:
@@ -173,9 +182,13 @@ def judge(folder: Path) -> dict[str, Any]:
     if not (folder / "plan.json").is_file():
         raise ConfigError(f"{folder}: this is no run folder: it has no plan.json")
     try:
-        report = judge_report(folder)
+        return _report(folder, judge_report(folder))
     except PlanError as error:
         raise ConfigError(str(error)) from None
+
+
+def _report(folder: Path, report: dict[str, Any]) -> dict[str, Any]:
+    """Write the report and its pages."""
     report["environment"] = _read_json(folder / "env.json") if (folder / "env.json").exists() else {}
     _write_json(folder / "report.json", report)
     write_pages(report, folder)
@@ -242,7 +255,11 @@ def _reason(exit: Exit) -> str:
 
 
 def _plan(matrix: Matrix, facts: Mapping[str, planning.Facts], launcher: Launcher) -> Plan:
-    return planning.make(matrix, facts, largest_world(matrix, launcher, facts[""].accelerators))
+    return planning.make(matrix, facts, _largest(matrix, facts, launcher))
+
+
+def _largest(matrix: Matrix, facts: Mapping[str, planning.Facts], launcher: Launcher) -> int:
+    return largest_world(matrix, launcher, facts[""].accelerators)
 
 
 def _choose(plan: Plan, select: str, failed_in: Path | None) -> Plan:
@@ -276,10 +293,10 @@ def _start(matrix: Matrix, fault: str | None, stack: ExitStack) -> tuple[Launche
     return launcher, facts
 
 
-def jobs(matrix: Matrix, plan: Plan, folder: Path, fault: str | None = None) -> Iterator[Job]:
-    """What is asked of a launcher: a job for each rung, in the order of the plan."""
+def jobs(matrix: Matrix, rungs: Iterable[Rung], folder: Path, fault: str | None = None) -> Iterator[Job]:
+    """What is asked of a launcher: a job for each rung, in the order given."""
     ladders = matrix.ladders
-    for rung in plan.rungs:
+    for rung in rungs:
         own = folder / "rungs" / rung.id
         yield Job(
             name=rung.id,

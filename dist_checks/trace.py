@@ -17,7 +17,10 @@ A trace never says that a fault was planted, and nothing that is read here is ex
 from __future__ import annotations
 
 import json
+import os
+import socket
 import struct
+import time
 import zlib
 from collections.abc import Mapping
 from enum import StrEnum
@@ -131,13 +134,37 @@ def unsigned(line: bytes) -> bytes:
     return body + b"}"
 
 
+def is_claimed(events: Path) -> bool:
+    """Another process, alive, has begun to write this file: it takes itself for the same rank."""
+    try:
+        with events.open(encoding="utf-8") as file:
+            header = json.loads(file.readline())
+        pid, written = int(header["pid"]), events.stat().st_mtime
+        if header.get("host") != socket.gethostname():
+            return time.time() - written < RECENTLY
+        # A process that has started since then only has the number of one that is gone.
+        return pid != os.getpid() and Path(f"/proc/{pid}").stat().st_ctime <= written
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+RECENTLY = 60.0
+"""Seconds: whether a process of another host is alive cannot be seen."""
+
+
 class Writer:
-    """On every rank: appends to this rank's two files. Only :meth:`flush` gives them to the operating system."""
+    """On every rank: appends to this rank's two files. Only :meth:`flush` gives them to the operating system.
+
+    Where another process is writing as the same rank, the files are named ``rank-00000~PID``: both are to be seen.
+    """
 
     def __init__(self, folder: Path, rank: int, header: Mapping[str, Any]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self._events: IO[str] = events_path(folder, rank).open("w", encoding="utf-8")
-        self._digests: IO[bytes] = digests_path(folder, rank).open("wb")
+        events, digests = events_path(folder, rank), digests_path(folder, rank)
+        if is_claimed(events):
+            events, digests = (p.with_stem(f"{p.stem}~{os.getpid()}") for p in (events, digests))
+        self._events: IO[str] = events.open("w", encoding="utf-8")
+        self._digests: IO[bytes] = digests.open("wb")
         self._entries: dict[tuple[Kind, str], tuple[int, Entry]] = {}
         self._announced = 0
         self._records = 0

@@ -20,19 +20,31 @@ PATIENCE = 1.5  # seconds that an agent has to end its ranks and itself
 MARGIN = 15.0  # seconds after a job's deadline in which the agent must have ended it, or is taken for dead
 
 
+NODES = "LAUNCH_NODES"
+
+
 class LocalLauncher:
     """Jobs side by side on this machine, as far as slots allow.
 
     To be used from one thread. No new job starts while the caller is busy between two exits; deadlines are kept.
     """
 
-    def __init__(self, *, slots: int | None = None, preload: Sequence[str] = (), devices: str = "") -> None:
+    def __init__(
+        self,
+        *,
+        slots: int | None = None,
+        preload: Sequence[str] = (),
+        devices: str = "",
+        nodes: Callable[[Job], Sequence[str]] | None = None,
+    ) -> None:
         """`slots`: how many ranks may run at a time; by default one per CPU that this process may use.
 
         `preload`: modules that are imported once, before ranks are forked. `devices`: a variable that limits which
         devices a process sees (CUDA_VISIBLE_DEVICES); each slot is then one device, and jobs that run side by side see
-        different ones.
+        different ones. `nodes`: names to be used as if the ranks of a job were on several hosts, one for each rank;
+        ranks find them in LAUNCH_NODES.
         """
+        self._nodes = nodes
         self._slots = len(os.sched_getaffinity(0)) if slots is None else slots
         if self._slots < 1:
             raise ValueError(f"slots ({slots}) must be at least 1")
@@ -117,7 +129,8 @@ class _Run:
             taken, self._free = self._free[:need], self._free[need:]
             self._taken[job.name] = taken
             job.write()
-            self._running[job.name] = Outcome(job, (agent.host,) * job.world_size)
+            nodes = tuple(self._launcher._nodes(job)) if self._launcher._nodes else ()
+            self._running[job.name] = Outcome(job, nodes or (agent.host,) * job.world_size)
             agent.wire.send(
                 {
                     "do": "start",
@@ -128,7 +141,7 @@ class _Run:
                     "entry": job.entry,
                     "payload": dict(job.payload),
                     "argv": job.argv,
-                    "env": self._devices_of(taken) | dict(job.env),
+                    "env": self._devices_of(taken) | ({NODES: ",".join(nodes)} if nodes else {}) | dict(job.env),
                     "deadline": job.deadline,
                     "stall": job.stall,
                     "pulse": job.pulse,

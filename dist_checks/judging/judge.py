@@ -11,9 +11,11 @@ from typing import Any
 
 from dist_checks.judging import accepting
 from dist_checks.judging.accepting import Accepted
-from dist_checks.judging.blame import Outcome, blame, rung_status
+from dist_checks.judging.blame import blame
 from dist_checks.judging.checks import CHECKS, Check
+from dist_checks.judging.deciding import deciding
 from dist_checks.judging.measured import contributions, sensitivity, series
+from dist_checks.judging.outcome import Outcome, rung_status
 from dist_checks.judging.reading import TraceError, read
 from dist_checks.judging.seen import Seen
 from dist_checks.judging.verdict import Finding, Status, Verdict
@@ -39,6 +41,8 @@ class RungJudgement:
     seconds: float | None
     accepted: tuple[Accepted, ...] = ()
     hosts: tuple[str, ...] = ()
+    hung: bool = False
+    """It did not end in time."""
     sensitivity: Mapping[str, Any] | None = None
     series: Mapping[str, Any] = field(default_factory=dict)
     contributions: Mapping[str, Any] | None = None
@@ -70,6 +74,8 @@ class Judgement:
     """Combinations that the plan dropped: axes, and the reason."""
     matrix: Mapping[str, Any]
     """What of the matrix is shown: its name, recipe, number of steps."""
+    deciding: tuple[Rung, ...] = ()
+    """Rungs that were not run and would decide what is to blame."""
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -85,9 +91,13 @@ def judge(run: Path) -> Judgement:
     for rung in sorted(rungs, key=lambda rung: (rung.role is Role.TWIN, rung.cold)):
         bench.hear(rung)
     judged = tuple(bench.judged[rung.id] for rung in rungs)
-    outcomes = [Outcome(rung=each.rung, findings=each.findings, hosts=each.hosts) for each in judged]
+    outcomes = [Outcome(rung=e.rung, findings=e.findings, hosts=e.hosts, hung=e.hung) for e in judged]
     return Judgement(
-        verdict=blame(outcomes), rungs=judged, skipped=tuple(plan.get("skipped", ())), matrix=plan.get("matrix", {})
+        verdict=blame(outcomes),
+        rungs=judged,
+        skipped=tuple(plan.get("skipped", ())),
+        matrix=plan.get("matrix", {}),
+        deciding=deciding(outcomes),
     )
 
 
@@ -129,11 +139,12 @@ class _Bench:
     def hear(self, rung: Rung) -> None:
         exit = _exit(self._folder / rung.id)
         seconds = exit.get("seconds") if exit else None
+        hung = exit is not None and exit.get("state") == "timed_out"
         try:
             view = self._view(rung, exit)
         except TraceError as error:
             finding = Finding(check="completes", rung=rung.id, status=Status.INCONCLUSIVE, message=str(error))
-            self.judged[rung.id] = RungJudgement(rung=rung, findings=(finding,), seconds=seconds)
+            self.judged[rung.id] = RungJudgement(rung=rung, findings=(finding,), seconds=seconds, hung=hung)
             return
         found = [finding for name, check in CHECKS for finding in ask(name, check, view)]
         findings, accepted = accepting.sort(found, self._plan.get("accept", ()), str(self._plan.get("day", "")))
@@ -143,6 +154,7 @@ class _Bench:
             accepted=accepted,
             seconds=seconds,
             hosts=tuple(sorted(set(view.trace.hosts.values()))),
+            hung=hung,
             sensitivity=sensitivity(view),
             series=series(view),
             contributions=contributions(view),

@@ -113,6 +113,10 @@ class Trace:
     world_size: int
     """As planned."""
     ranks: tuple[RankTrace, ...]
+    repeated: tuple[tuple[int, Mapping[str, Any]], ...] = ()
+    """Rank and header of each further process that took itself for a rank that another one was."""
+    placed: tuple[str, ...] = ()
+    """Host of each rank, as the launcher has it; empty where it left no word."""
 
     @cached_property
     def missing(self) -> tuple[int, ...]:
@@ -154,8 +158,10 @@ class Trace:
 
     @cached_property
     def hosts(self) -> dict[int, str]:
-        """Host of each rank that has a header."""
-        return {rank.rank: str(rank.header.get("host", "")) for rank in self.ranks if rank.header}
+        """Host of each rank that has a header: the launcher's word for it, and the rank's own where there is none."""
+        own = {rank.rank: str(rank.header.get("host", "")) for rank in self.ranks if rank.header}
+        told = self.placed if len(self.placed) >= self.world_size else ()
+        return own | {rank: told[rank] for rank in own if rank < len(told) and told[rank]}
 
 
 def rank_list(ranks: tuple[int, ...] | list[int], most: int = 6) -> str:
@@ -173,10 +179,35 @@ def read(folder: Path, world_size: int) -> Trace:
     Cut and damaged files are read as far as they go, and named in ``Trace.problems``. Raises TraceError where a file is
     no trace of this version.
     """
-    names = (re.fullmatch(r"rank-(\d+)\.jsonl", path.name) for path in folder.glob("rank-*.jsonl"))
-    found = sorted(int(name[1]) for name in names if name)
+    names = [re.fullmatch(r"rank-(\d+)(~\d+)?\.jsonl", path.name) for path in sorted(folder.glob("rank-*.jsonl"))]
+    found = sorted(int(name[1]) for name in names if name and not name[2])
     extents: dict[str, Extent] = {}
-    return Trace(folder, world_size, tuple(_read_rank(folder, rank, extents) for rank in found))
+    return Trace(
+        folder,
+        world_size,
+        tuple(_read_rank(folder, rank, extents) for rank in found),
+        repeated=tuple((int(name[1]), _first_line(folder / name[0])) for name in names if name and name[2]),
+        placed=_placed(folder),
+    )
+
+
+def _first_line(path: Path) -> Mapping[str, Any]:
+    """The header of a file of which nothing else is read."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            header = json.loads(file.readline())
+    except (OSError, ValueError):
+        return {}
+    return header if isinstance(header, dict) else {}
+
+
+def _placed(folder: Path) -> tuple[str, ...]:
+    """Where the launcher says that each rank ran."""
+    try:
+        hosts = json.loads((folder / "exit.json").read_text(encoding="utf-8")).get("hosts") or ()
+    except (OSError, ValueError, AttributeError):
+        return ()
+    return tuple(map(str, hosts))
 
 
 def _read_rank(folder: Path, rank: int, extents: dict[str, Extent]) -> RankTrace:

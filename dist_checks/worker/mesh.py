@@ -74,16 +74,20 @@ def device_id(device: torch.device) -> str | None:
     return str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else None
 
 
+class WrongWorld(ValueError):
+    """The launcher started another number of ranks than the rung needs."""
+
+
 def start(rung: Rung, wanted_device: str | None = None) -> World:
     """On every rank: joins the other ranks. A world of one has no process group.
 
-    Raises ValueError when the launcher started another number of ranks than the rung needs.
+    Raises WrongWorld when the launcher started another number of ranks than the rung needs.
     """
     device = choose_device(wanted_device)
     rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     layout = rung.layout
     if size != layout.world_size:
-        raise ValueError(f"rung {rung.id} needs {layout.world_size} ranks, the launcher started {size}")
+        raise WrongWorld(f"rung {rung.id} needs {layout.world_size} ranks, the launcher started {size}")
     if size == 1:
         return World(rung=rung, rank=rank, device=device)
     dist.init_process_group(

@@ -36,7 +36,7 @@ def main() -> None:
     plan = replace(plan, rungs=rungs)
 
     def started(cold: bool) -> Iterator[Job]:
-        for job in session.jobs(matrix, plan, Path(folder) / f"cold-{cold}"):
+        for job in session.jobs(matrix, plan.rungs, Path(folder) / f"cold-{cold}"):
             yield replace(job, cold=cold)
 
     with tempfile.TemporaryDirectory() as folder:

@@ -68,3 +68,32 @@ def test_exports_are_what_is_promised() -> None:
         assert getattr(dist_checks, exported) is not None
     with pytest.raises(AttributeError, match="no_such_thing"):
         dist_checks.no_such_thing  # noqa: B018 (the access is the test)
+
+
+WORKER = ROOT / "dist_checks" / "worker"
+FAULTS = sorted([*(WORKER / "faults").rglob("*.py"), *(WORKER / "mutations").rglob("*.py")])
+UNTOUCHED = ("dist_checks.probe", "dist_checks.trace", "dist_checks.judging", "dist_checks.report")
+
+
+def imported(path: Path) -> set[str]:
+    """Every module that a file names in an import, and every name that it takes from one."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found |= {str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return found
+
+
+@pytest.mark.parametrize("path", FAULTS, ids=name)
+def test_a_fault_touches_neither_probe_nor_trace_nor_checks(path: Path) -> None:
+    reached = [module for module in imported(path) if module.startswith(UNTOUCHED)]
+    assert not reached, "a fault cannot be recognised, only detected"
+    assert ".probe" not in path.read_text(encoding="utf-8"), "nor through the trainer's own probe"
+
+
+def test_and_an_import_of_the_probe_would_be_seen(tmp_path: Path) -> None:
+    path = tmp_path / "fault.py"
+    path.write_text("def plant():\n    from dist_checks import probe\n")
+    assert "dist_checks.probe" in imported(path)

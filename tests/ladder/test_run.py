@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 import pytest
-from ladders import Ladder
+from ladders import Ladder, findings
 
 from dist_checks import ConfigError, judge
 from dist_checks.judging.verdict import ExitCode
@@ -125,7 +125,7 @@ def test_a_rank_that_dies_is_a_verdict(ladder: Ladder, monkeypatch: pytest.Monke
     outcome = ladder({"dp_replicate": 2}, recipe="dying_recipe:DiesOnRank1")
     assert outcome.exit_code() is ExitCode.FAIL
     assert outcome.report["sentence"] == "FAIL broken: dp_replicate (alone)"
-    [crash] = [f for f in outcome.report["findings"] if (f["check"], f["status"]) == ("completes", "fail")]
+    [crash] = findings(outcome.report, "completes", "dp_replicate2")
     assert crash["ranks"] == [1]
     assert "SIGKILL" in crash["message"] or "signal 9" in crash["message"]
 
@@ -162,7 +162,7 @@ def test_a_full_folder_is_not_overwritten(ladder: Ladder, tmp_path: Path, launch
 
 
 def test_an_unknown_fault(ladder: Ladder) -> None:
-    with pytest.raises(ConfigError, match="--fault: there is no fault 'O99', expected one of O09, O11"):
+    with pytest.raises(ConfigError, match="--fault: there is no fault 'O99', expected one of O01, O02"):
         ladder({"tp": 2}, fault="O99")
 
 

@@ -18,7 +18,7 @@ def dist_checks(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 def test_help_names_the_commands(tmp_path: Path) -> None:
     ended = dist_checks("--help", cwd=tmp_path)
     assert ended.returncode == 0
-    for command in ("init", "doctor", "plan", "run", "judge", "report"):
+    for command in ("init", "doctor", "plan", "run", "selftest", "judge", "report"):
         assert f"\n  {command} " in ended.stdout
 
 

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from tiny_world import rung
 
 from dist_checks.axes import SPEC, Axis, Setting
-from dist_checks.judging.blame import Outcome, blame
+from dist_checks.judging.blame import blame
+from dist_checks.judging.outcome import Outcome
 from dist_checks.judging.verdict import Blamed, Explanation, Finding, Status
 from dist_checks.rung import Role, Rung
 
@@ -94,7 +95,7 @@ def test_a_neighbour_that_was_lost_leaves_it_undecided() -> None:
 def test_a_neighbour_that_was_not_run_leaves_it_undecided() -> None:
     wanted = [Setting(), Setting({"dp_replicate": 3}), Setting({"dp_replicate": 3, "accum": 5})]
     verdict = blame(ladder([{"dp_replicate": 3, "accum": 5}], wanted))
-    assert verdict.sentence == "FAIL broken: accum (not decided: accum5 was not run)"
+    assert verdict.sentence == "FAIL broken: accum (not decided: accum5 was not run: it would decide)"
     assert not verdict.broken[0].decided
 
 
@@ -289,7 +290,7 @@ def test_neighbours_are_those_of_the_same_recipe() -> None:
     assert together.sentence == "FAIL broken: ep x tp (only together)"
     # tp2 of gpt passes, but it says nothing about a neighbour that was not run with moe.
     lost = blame([*gpt, *with_moe([{"ep": 2, "tp": 2}], moe[::2])])
-    assert lost.sentence == "FAIL broken: tp (not decided: tp2@moe was not run)"
+    assert lost.sentence == "FAIL broken: tp (not decided: tp2@moe was not run: it would decide)"
 
 
 def test_what_fails_with_one_recipe_only_is_said() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 from dist_checks.axes import Axis
@@ -20,7 +20,7 @@ def check(view: RungView) -> Iterator[Finding]:
     if not headers:
         yield writer.unseen("no rank left a header")
         return
-    wrong = list(_wrong_worlds(view)) + list(_wrong_places(view))
+    wrong = [*_repeated(view), *_wrong_worlds(view), *_wrong_places(view)]
     # A rank that says it is in another world explains why others are missing.
     for message, ranks in wrong[:1]:
         yield writer.failed(message, ranks=ranks, observed=len(headers), allowed=planned, blames=Blamed.LAUNCHER)
@@ -35,6 +35,19 @@ def check(view: RungView) -> Iterator[Finding]:
         observed=len(headers),
         allowed=planned,
     )
+
+
+def _repeated(view: RungView) -> Iterator[tuple[str, list[int]]]:
+    """Several processes that each take themselves for the same rank."""
+    counts = Counter(rank for rank, _ in view.trace.repeated)
+    sizes = {int(header.get("world_size", 0)) for _, header in view.trace.repeated}
+    for rank, count in sorted(counts.items()):
+        worlds = f", each of a world of {min(sizes)}" if len(sizes) == 1 else ""
+        yield (
+            f"{count + 1} processes take themselves for rank {rank}{worlds}; planned was one world of "
+            f"{view.layout.world_size}",
+            [rank],
+        )
 
 
 def _wrong_worlds(view: RungView) -> Iterator[tuple[str, list[int]]]:
@@ -60,7 +73,7 @@ def _wrong_places(view: RungView) -> Iterator[tuple[str, list[int]]]:
         header = rank.header
         if not header:
             continue
-        host, device = str(header.get("host", "")), str(header.get("device", "cpu"))
+        host, device = view.trace.hosts.get(rank.rank, ""), str(header.get("device", "cpu"))
         if not device.startswith("cpu"):
             # Where each rank sees one device only, all of them call it cuda:0: then only an id of its own tells.
             devices[host, str(header.get("device_id", device))].append(rank.rank)

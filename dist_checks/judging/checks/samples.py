@@ -23,9 +23,9 @@ def check(view: RungView) -> Iterator[Finding]:
     found = [
         *_unequal_groups(view, writer),
         *_shared(view, writer),
+        *_same_order(view, writer),
         *_unlike_reference(view, writer),
         *_repeated(view, writer),
-        *_same_order(view, writer),
     ]
     if found:
         # Overlap explains what is repeated or missing later, so the earliest is told, and of one step the first kind.
@@ -94,7 +94,7 @@ def _shared(view: RungView, writer: Writer) -> Iterator[Finding]:
                 f"more than once, by {rank_list(guilty)}",
                 step=step,
                 ranks=(one, two) if one != two else (one,),
-                hosts=view.only_host(guilty),
+                hosts=_host_of_copies(view, step) or view.only_host(guilty),
                 observed=len({id for *_, id in clashes}),
                 allowed=0,
             )
@@ -107,6 +107,15 @@ def _copies(view: RungView, step: int) -> list[int]:
     for ranks in view.data_ranks().values():
         lists.setdefault(tuple(_ids(_event(view, ranks[0], step))), []).append(ranks[0])
     return sorted(rank for ranks in lists.values() if len(ranks) > 1 for rank in ranks)
+
+
+def _host_of_copies(view: RungView, step: int) -> tuple[str, ...]:
+    """The one host whose ranks all read the same list, while those of others do not (k2-fsa/icefall#1616)."""
+    lists: dict[str, list[tuple[int, ...]]] = {}
+    for ranks in view.data_ranks().values():
+        lists.setdefault(view.trace.hosts.get(ranks[0], ""), []).append(tuple(_ids(_event(view, ranks[0], step))))
+    alike = [host for host, read in lists.items() if len(read) > 1 and len(set(read)) == 1]
+    return tuple(alike) if len(alike) == 1 and len(lists) > 1 else ()
 
 
 def _unlike_reference(view: RungView, writer: Writer) -> Iterator[Finding]:

@@ -4,46 +4,76 @@ from __future__ import annotations
 
 from dist_checks.rung import Rung
 from dist_checks.worker.faults import (
+    alone_on_one_host,
     barrier_on_rank_0,
     batch_more,
     bit_flipped,
+    buffer_recycled,
+    buffers_of_their_own,
     checkpointing_not_active,
     clip_before_unscale,
+    divided_twice,
     ep_ignored,
+    everybody_is_rank_zero,
     expert_gradients_undivided,
+    first_micro_batch_reduced,
     gradient_scaled,
     head_zeroed,
+    host_multiplies_wrongly,
     last_micro_batch_unreduced,
     local_norm,
+    loss_divided_by_tp,
     masks_drawn_again,
     mean_of_means,
     member_skips,
     norm_gradients_not_summed,
+    order_never_changes,
     other_branch,
     own_initial_weights,
     parameter_replaced,
     partition_summed,
     partitions_not_gathered,
     rank_sleeps,
+    sampler_seed_of_its_own,
     samples_by_world_rank,
     shapes_differ,
+    side_branch_unreduced,
+    split_twice,
+    stale_parameters,
+    tp_ranks_start_apart,
+    worlds_of_two,
     zero_stage_lowered,
 )
 from dist_checks.worker.faults.base import Fault
+from dist_checks.worker.mutations import planting as mutating
 
 FAULTS: tuple[Fault, ...] = (
+    order_never_changes.FAULT,
+    sampler_seed_of_its_own.FAULT,
+    split_twice.FAULT,
+    worlds_of_two.FAULT,
+    everybody_is_rank_zero.FAULT,
     mean_of_means.FAULT,
+    divided_twice.FAULT,
     last_micro_batch_unreduced.FAULT,
+    first_micro_batch_reduced.FAULT,
+    side_branch_unreduced.FAULT,
     parameter_replaced.FAULT,
+    buffers_of_their_own.FAULT,
     own_initial_weights.FAULT,
+    stale_parameters.FAULT,
     local_norm.FAULT,
+    buffer_recycled.FAULT,
     norm_gradients_not_summed.FAULT,
+    tp_ranks_start_apart.FAULT,
+    loss_divided_by_tp.FAULT,
     samples_by_world_rank.FAULT,
     expert_gradients_undivided.FAULT,
     clip_before_unscale.FAULT,
     zero_stage_lowered.FAULT,
     partitions_not_gathered.FAULT,
     partition_summed.FAULT,
+    alone_on_one_host.FAULT,
     gradient_scaled.FAULT,
     head_zeroed.FAULT,
     bit_flipped.FAULT,
@@ -56,17 +86,27 @@ FAULTS: tuple[Fault, ...] = (
     other_branch.FAULT,
     member_skips.FAULT,
     shapes_differ.FAULT,
+    host_multiplies_wrongly.FAULT,
 )
 
 
-def find(id: str) -> Fault:
-    """Raises ValueError, naming those that exist."""
-    for fault in FAULTS:
-        if fault.id == id:
-            return fault
-    raise ValueError(f"--fault: there is no fault '{id}', expected one of {', '.join(fault.id for fault in FAULTS)}")
+def find(ids: str) -> tuple[Fault, ...]:
+    """Of one id, or of several with commas between them, mutants left out. Raises ValueError, naming those that
+    exist."""
+    known = {fault.id: fault for fault in FAULTS}
+    wanted = ids.split(",")
+    for id in wanted:
+        if id.startswith(mutating.PREFIX):
+            mutating.check(id)
+        elif id not in known:
+            raise ValueError(f"--fault: there is no fault '{id}', expected one of {', '.join(known)}")
+    return tuple(known[id] for id in wanted if id in known)
 
 
-def plant(id: str, rung: Rung) -> None:
+def plant(ids: str, rung: Rung) -> None:
     """On every rank, before anything is built. Raises ValueError where there is no such fault."""
-    find(id).plant(rung)
+    for fault in find(ids):
+        fault.plant(rung)
+    for id in ids.split(","):
+        if id.startswith(mutating.PREFIX):
+            mutating.plant(id, rung)

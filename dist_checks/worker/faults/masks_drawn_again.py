@@ -25,4 +25,6 @@ FAULT = Fault(
     axes=((Axis.CKPT_ACT,),),
     check="gradients",
     plant=plant,
+    planted_in={"axes": {"ckpt_act": True}, "options": {"dropout": 0.1}},
+    step=0,
 )

@@ -28,4 +28,6 @@ FAULT = Fault(
     axes=((Axis.DP_REPLICATE, Axis.DP_SHARD),),
     check="replicas",
     plant=plant,
+    planted_in={"axes": {"dp_replicate": 3, "dp_shard": 2}},
+    step=-1,
 )

@@ -1,0 +1,201 @@
+"""Who is accused: from the outcomes of rungs to minimal sets of axes, or a host, the launcher, a race, the recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from dist_checks.axes import Axis, Setting
+from dist_checks.judging.outcome import Outcome, rung_status
+from dist_checks.judging.verdict import Blamed, Broken, Finding, Status
+from dist_checks.rung import Role
+
+Accusation = tuple[Blamed, str]
+
+
+class _Guilty(NamedTuple):
+    axes: Setting
+    """Those without which the rung passes, or may pass."""
+    outcome: Outcome
+    decided: bool
+
+
+class Court:
+    """Who is accused. Each rung that is taken for a race or a fault of the launcher says nothing about axes, nor does
+    any of a recipe whose single cannot be trusted."""
+
+    def __init__(self, outcomes: Sequence[Outcome]) -> None:
+        self._by_id = {outcome.rung.id: outcome for outcome in outcomes}
+        self._twins = [outcome for outcome in outcomes if outcome.rung.role is Role.TWIN]
+        self._others = [outcome for outcome in outcomes if outcome.rung.role is not Role.TWIN]
+        self._singles = [outcome for outcome in self._others if outcome.rung.role is Role.SINGLE]
+        self._excused: set[str] = set()
+        self._shaken: set[str] = set()
+
+    def recipe(self) -> list[Accusation]:
+        """One device alone is wrong, in float64 as well: nothing above it can be trusted."""
+        wrong = []
+        for outcome in self._singles:
+            first = outcome.first
+            if outcome.status is not Status.FAIL or first is None or first.blames in (Blamed.LAUNCHER, Blamed.RACE):
+                continue
+            if outcome.rung.truth is None:
+                wrong.append(
+                    f"the recipe on one device ({first.check} of {outcome.rung.id}), so nothing above it counts"
+                )
+                self._shaken.add(outcome.rung.recipe)
+        return [(Blamed.RECIPE, words) for words in wrong[:1]]
+
+    def launcher(self) -> list[Accusation]:
+        wrong = []
+        for outcome in self._others:
+            first = outcome.first
+            if outcome.status is Status.FAIL and first is not None and first.blames is Blamed.LAUNCHER:
+                self._excused.add(outcome.rung.id)
+                wrong.append(f"the launcher ({first.check} of {outcome.rung.id})")
+        for outcome in self._twins:
+            if self._blamed_twin(outcome) is Blamed.LAUNCHER:
+                wrong.append(f"the launcher ({outcome.rung.id} computes something else than {outcome.rung.twin_of})")
+        return [(Blamed.LAUNCHER, words) for words in wrong[:1]]
+
+    def races(self) -> list[Accusation]:
+        wrong = []
+        for outcome in self._twins:
+            if self._blamed_twin(outcome) is not Blamed.RACE:
+                continue
+            repeated = str(outcome.rung.twin_of)
+            self._excuse(repeated)
+            self._shaken.update(single.rung.recipe for single in self._singles if single.rung.id == repeated)
+            wrong.append(f"a race ({_not_repeated(outcome, self._by_id.get(repeated))})")
+        return [(Blamed.RACE, words) for words in wrong]
+
+    def _excuse(self, id: str) -> None:
+        """A rung that does not repeat itself says nothing about axes, nor does what has all of its axes on."""
+        self._excused.add(id)
+        shaken = self._by_id.get(id)
+        if shaken is not None and shaken.rung.role is Role.RUNG:
+            same = [o for o in self._failing() if o.rung.recipe == shaken.rung.recipe]
+            items = shaken.rung.setting.items()
+            self._excused |= {o.rung.id for o in same if items <= o.rung.setting.items()}
+
+    def _blamed_twin(self, outcome: Outcome) -> Blamed | None:
+        """A twin that fails as the rung does that it repeats accuses nobody; one that fails alone does, and so does
+        one that ends well where the rung did not."""
+        repeated = self._by_id.get(str(outcome.rung.twin_of))
+        if outcome.status is not Status.FAIL:
+            died = repeated is not None and repeated.status is Status.FAIL and _died(repeated)
+            return Blamed.RACE if died and outcome.status is Status.PASS and not outcome.rung.cold else None
+        for finding in outcome.findings:
+            if finding.check == "twins" and finding.status is Status.FAIL:
+                return finding.blames
+        if repeated is not None and repeated.status is Status.FAIL:
+            return None
+        return Blamed.LAUNCHER if outcome.rung.cold else Blamed.RACE
+
+    def host(self) -> list[Accusation]:
+        """All failures, of rungs with nothing in common, point at the ranks of one host."""
+        failing = [outcome for outcome in self._failing() if outcome.rung.role is Role.RUNG]
+        hosts = {outcome.first.hosts if outcome.first else () for outcome in failing}
+        if len(hosts) != 1 or len(failing) < 2:
+            return []
+        (names,) = hosts
+        common = set.intersection(*(set(outcome.rung.setting.items()) for outcome in failing))
+        if len(names) != 1 or common or not all(len(set(outcome.hosts)) > 1 for outcome in failing):
+            return []
+        rungs = ", ".join(outcome.rung.id for outcome in failing)
+        return [(Blamed.HOST, f"host {names[0]} (wherever it takes part: {rungs})")]
+
+    def _failing(self) -> list[Outcome]:
+        failing = [o for o in self._others if o.status is Status.FAIL and o.rung.id not in self._excused]
+        return [o for o in failing if o.rung.recipe not in self._shaken]
+
+    def _status(self, recipe: str, setting: Setting) -> Status | None:
+        """Of all seeds together; None where it was not run."""
+        found = [
+            Status.INCONCLUSIVE if outcome.rung.id in self._excused else outcome.status
+            for outcome in self._others
+            if outcome.rung.recipe == recipe and outcome.rung.setting == setting
+        ]
+        return rung_status(found) if found else None
+
+    def axes(self) -> Iterator[Broken]:
+        failing = self._failing()
+        narrow = self._narrow(failing)
+        for precision in dict.fromkeys(o.rung.precision for o in narrow):
+            # One device alone is wrong in these numbers, and right in float64.
+            wrong = [o for o in narrow if o.rung.precision == precision]
+            ids = {o.rung.id for o in wrong}
+            above = [o.rung.id for o in failing if o.rung.reference in ids]
+            setting = Setting({Axis.PRECISION: precision})
+            yield self._broken(setting, wrong[0], (*ids, *above), decided=True)
+        failing = self._above(failing, narrow)
+        sets = self._guilty_sets(failing)
+        for found in sorted(sets, key=lambda found: (len(found[0].axes), [*Axis].index(next(iter(found[0].axes))))):
+            values = [guilty.axes.items() for guilty in found]
+            rungs = [o.rung.id for o in failing if any(items <= o.rung.setting.items() for items in values)]
+            decided = any(guilty.decided for guilty in found)
+            yield self._broken(found[0].axes, found[0].outcome, tuple(rungs), decided=decided)
+
+    def smallest(self) -> list[Outcome]:
+        """The smallest failing rung of each set of axes that is accused."""
+        failing = self._failing()
+        narrow = self._narrow(failing)
+        return narrow + [found[0].outcome for found in self._guilty_sets(self._above(failing, narrow))]
+
+    @staticmethod
+    def _narrow(failing: Sequence[Outcome]) -> list[Outcome]:
+        return [outcome for outcome in failing if outcome.rung.role is Role.SINGLE]
+
+    @staticmethod
+    def _above(failing: Sequence[Outcome], narrow: Sequence[Outcome]) -> list[Outcome]:
+        """Without the singles that fail, and what is compared with them."""
+        wrong = {outcome.rung.id for outcome in narrow}
+        return [o for o in failing if o.rung.id not in wrong and o.rung.reference not in wrong]
+
+    def _guilty_sets(self, failing: Sequence[Outcome]) -> list[list[_Guilty]]:
+        """Minimal failing rungs, smallest first, together where the same axes are accused."""
+        settings = {(outcome.rung.recipe, outcome.rung.setting) for outcome in failing}
+        guilty: dict[frozenset[Axis], list[_Guilty]] = {}
+        for outcome in sorted(failing, key=lambda o: (len(o.rung.setting), o.rung.layout.world_size, o.rung.id)):
+            recipe, setting = outcome.rung.recipe, outcome.rung.setting
+            smaller = (other for of, other in settings if of == recipe and other != setting)
+            if any(other.items() <= setting.items() for other in smaller):
+                continue  # explained by a smaller rung that fails
+            found, decided = self._guilty(recipe, setting)
+            guilty.setdefault(frozenset(found), []).append(_Guilty(found, outcome, decided))
+        return list(guilty.values())
+
+    def unknown(self, outcome: Outcome) -> list[Setting]:
+        """The neighbours that would decide about a failing rung and were not run."""
+        recipe, setting = outcome.rung.recipe, outcome.rung.setting
+        return [near for near in setting.neighbours().values() if self._status(recipe, near) is None]
+
+    def _guilty(self, recipe: str, setting: Setting) -> tuple[Setting, bool]:
+        """The axes without which the rung passes; False where a neighbour that would decide is not known."""
+        neighbours = {axis: self._status(recipe, near) for axis, near in setting.neighbours().items()}
+        passing = {axis: setting[axis] for axis, status in neighbours.items() if status is Status.PASS}
+        unknown = [axis for axis, status in neighbours.items() if status is not Status.PASS]
+        return Setting(passing) if passing else setting, not unknown
+
+    @staticmethod
+    def _broken(setting: Setting, outcome: Outcome, rungs: tuple[str, ...], *, decided: bool) -> Broken:
+        assert outcome.first is not None
+        return Broken(setting=setting, rungs=rungs, first=outcome.first, decided=decided)
+
+
+def _died(outcome: Outcome) -> bool:
+    return outcome.first is not None and outcome.first.check == "completes"
+
+
+def _not_repeated(twin: Outcome, repeated: Outcome | None) -> str:
+    id, first = str(twin.rung.twin_of), twin.first
+    differs = next((f for f in twin.findings if f.check == "twins" and f.status is Status.FAIL), first)
+    if twin.status is not Status.FAIL and repeated is not None and repeated.first is not None:
+        return f"{id} failed, and ends well when it is run again: {repeated.first.message}"
+    assert differs is not None
+    where = f" at step {differs.step}" if differs.step is not None else ""
+    return f"{id} differs from its own rerun{where}{_in(differs)}"
+
+
+def _in(finding: Finding) -> str:
+    return f" in {finding.tensor}" if finding.tensor else ""

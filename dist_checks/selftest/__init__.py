@@ -1,0 +1,7 @@
+"""Who tests the tester: plants every known fault, mutates collectives, and counts the alarms of healthy runs."""
+
+from __future__ import annotations
+
+from dist_checks.selftest.run import SelfTest, run, sentence
+
+__all__ = ["SelfTest", "run", "sentence"]

@@ -1,0 +1,114 @@
+"""The catalogue of faults as the harness sees it, which never imports torch: asked of a process of its own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from dist_checks.axes import SPEC, Axis
+from dist_checks.matrix import ConfigError
+from launch.base import Job, Launcher, State
+
+ENTRY = "dist_checks.worker.entry:catalogue"
+FILE = "catalogue.json"
+
+SMALL = {"layers": 2, "width": 16, "samples": 150}
+"""Options of the built-in recipes: every part that a fault can break, and no more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planted:
+    """One fault, and what must come of it."""
+
+    id: str
+    title: str
+    source: str
+    sets: tuple[tuple[str, ...], ...]
+    """Each minimal set of axes that breaks; empty where something else is to blame."""
+    check: str
+    blamed: str
+    planted_in: Mapping[str, Any] | None
+    step: int | None
+    hosts: int
+    needs: tuple[str, ...]
+    missing: tuple[str, ...] = field(default=())
+    """Of what it needs, what this machine does not have."""
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        fields = {name: data[name] for name in ("id", "title", "source", "check", "blamed", "planted_in", "step")}
+        return cls(
+            **fields,
+            hosts=int(data["hosts"]),
+            sets=tuple(tuple(sorted(each)) for each in data["axes"]),
+            needs=tuple(data["needs"]),
+            missing=tuple(data["missing"]),
+        )
+
+    def matrix(self) -> dict[str, Any]:
+        """The ladder that it is planted in."""
+        given = dict(self.planted_in or _smallest(self.sets[0]))
+        options = given.get("options", {})
+        if given.get("recipe", "gpt") in ("gpt", "moe"):
+            options = {**SMALL, **options}
+        return {
+            "name": "selftest",
+            "steps": 3,
+            "launch": {"cold_twin": False, "deadline": 120.0},
+            "blame": {"budget": 4 if self.blamed == "race" else 2},
+            **given,
+            "options": options,
+        }
+
+    @property
+    def expected_sets(self) -> list[list[str]]:
+        """Those whose axes are on the ladder."""
+        on = set(self.matrix()["axes"])
+        return sorted(list(each) for each in self.sets if on >= set(each))
+
+    @property
+    def expected_blame(self) -> list[str]:
+        return blame_list(self.blamed, self.expected_sets)
+
+
+def blame_list(blamed: str | None, sets: list[list[str]]) -> list[str]:
+    """The axes that are named, sorted, or what else is to blame."""
+    if blamed == "axis":
+        return sorted({axis for each in sets for axis in each})
+    return [blamed] if blamed else []
+
+
+def _smallest(axes: tuple[str, ...]) -> dict[str, Any]:
+    """A ladder of the axes and those that they need, at the first values that the built-in one tries."""
+    wanted = dict.fromkeys(Axis(axis) for axis in axes)
+    for axis in tuple(wanted):
+        wanted |= dict.fromkeys(SPEC[axis].needs)
+    values = {
+        axis.value: list(SPEC[axis].default) if SPEC[axis].takes == "choice" else [SPEC[axis].default[0]]
+        for axis in wanted
+    }
+    return {"axes": values, **({"recipe": "moe"} if Axis.EP in wanted else {})}
+
+
+def read(launcher: Launcher, folder: Path) -> list[Planted]:
+    """Every fault that there is."""
+    job = Job(name="catalogue", folder=folder, world_size=1, entry=ENTRY, payload={"folder": str(folder)})
+    (exit,) = launcher.run([job])
+    if exit.state is not State.DONE:
+        raise ConfigError(f"the catalogue of faults cannot be read: {exit.error.strip().splitlines()[-1]}")
+    return [Planted.from_json(each) for each in json.loads((folder / FILE).read_text(encoding="utf-8"))]
+
+
+def choose(faults: list[Planted], ids: str) -> list[Planted]:
+    """Those of ``ids``, with commas between them; all where it is empty, none for ``none``. Raises ConfigError."""
+    if ids == "none":
+        return []
+    known = {fault.id: fault for fault in faults}
+    wanted = [id for id in ids.split(",") if id]
+    for id in wanted:
+        if id not in known:
+            raise ConfigError(f"--faults: there is no fault '{id}', expected some of {', '.join(known)}")
+    return [known[id] for id in wanted] or faults

@@ -1,0 +1,232 @@
+"""Plants faults one after the other, runs the same ladders healthy, and holds what was seen against what must be."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dist_checks import session
+from dist_checks.axes import Setting
+from dist_checks.launching import PRELOAD, slots_of_cores
+from dist_checks.matrix import ConfigError
+from dist_checks.selftest import catalogue
+from dist_checks.selftest import mutants as mutating
+from dist_checks.selftest.catalogue import Planted, blame_list
+from dist_checks.selftest.sharing import SharingLauncher
+from launch.base import Job, Launcher
+from launch.local import LocalLauncher
+
+PER_HOST = 2
+"""Ranks on each of the hosts that faults of a host are planted on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """What was seen of one fault."""
+
+    fault: Planted
+    caught: bool = False
+    check: str | None = None
+    """The expected one where it failed in what is blamed; else the one that failed first."""
+    blamed: list[str] = field(default_factory=list)
+    sets: list[list[str]] = field(default_factory=list)
+    step: int | None = None
+    sentence: str = ""
+    skipped: str = ""
+    """Why it could not be planted here."""
+
+    @property
+    def holds(self) -> bool:
+        fault = self.fault
+        right_step = fault.step is None or self.step == fault.step
+        right = self.caught and self.check == fault.check and right_step and self.blamed == fault.expected_blame
+        return right and (fault.blamed != "axis" or self.sets == fault.expected_sets)
+
+    def to_json(self) -> dict[str, Any]:
+        fault = self.fault
+        return {
+            "id": fault.id,
+            "title": fault.title,
+            "source": fault.source,
+            "planted_in": fault.matrix()["axes"],
+            "expected_check": fault.check,
+            "expected_blame": fault.expected_blame,
+            "expected_step": fault.step,
+            "caught": self.caught,
+            "check": self.check,
+            "blamed": self.blamed,
+            "step": self.step,
+            "sets": self.sets,
+            "holds": self.holds,
+            "skipped": self.skipped or None,
+            "sentence": self.sentence,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelfTest:
+    """What the whole self-test says."""
+
+    rows: tuple[Row, ...]
+    clean_runs: int
+    """Healthy rungs, each counted once however many ladders it is part of."""
+    false_alarms: tuple[str, ...]
+    """Healthy rungs that did not pass."""
+    seconds: float
+    mutants: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    missed: tuple[str, ...] = ()
+    """Mutants that changed something and were not caught."""
+
+    @property
+    def holds(self) -> bool:
+        return all(row.holds for row in self.rows if not row.skipped) and not self.false_alarms and not self.missed
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "schema": 1,
+            "holds": self.holds,
+            "faults": [row.to_json() for row in self.rows],
+            "clean_runs": self.clean_runs,
+            "false_alarms": list(self.false_alarms),
+            "mutants": {operator: dict(counts) for operator, counts in self.mutants.items()},
+            "missed": list(self.missed),
+            "seconds": round(self.seconds, 1),
+        }
+
+
+def run(
+    out: Path,
+    *,
+    faults: str = "",
+    mutants: int | None = 0,
+    seed: int = 0,
+    note: Callable[[str], None] = lambda line: None,
+) -> SelfTest:
+    """Plant the ``faults`` (ids with commas between them; all by default; ``none``), then as many ``mutants`` at most
+    (None: all of them), drawn by ``seed``, and leave every run in ``out``.
+
+    ``note`` is told what happens. Raises ConfigError for faults that do not exist.
+    """
+    began = time.monotonic()
+    with ExitStack() as stack:
+        launchers: dict[int, SharingLauncher] = {}
+
+        def launcher(hosts: int) -> SharingLauncher:
+            if hosts not in launchers:
+                launchers[hosts] = stack.enter_context(SharingLauncher(_local(hosts)))
+            return launchers[hosts]
+
+        chosen = catalogue.choose(catalogue.read(launcher(1), out / "catalogue"), faults)
+        rows = []
+        clean = _Clean(out / "healthy")
+        for fault in chosen:
+            if fault.missing:
+                rows.append(Row(fault=fault, skipped=f"{', '.join(fault.missing)} is not installed"))
+            else:
+                try:
+                    clean.run(fault, launcher(fault.hosts))
+                    rows.append(_plant(fault, launcher(fault.hosts), out / "planted" / fault.id))
+                except ConfigError as error:  # its own ladder is wrong: that is no reason to try no other
+                    rows.append(Row(fault=fault, sentence=str(error)))
+            note(line(rows[-1]))
+        scores: dict[str, mutating.Score] = {}
+        missed: list[str] = []
+        if mutants != 0:
+            scores, missed = mutating.run(launcher(1), out / "mutants", most=mutants, seed=seed, note=note)
+    return SelfTest(
+        rows=tuple(rows),
+        clean_runs=sum(launcher.healthy for launcher in launchers.values()),
+        false_alarms=tuple(clean.alarms),
+        seconds=time.monotonic() - began,
+        mutants={operator: score.to_json() for operator, score in scores.items()},
+        missed=tuple(missed),
+    )
+
+
+def _local(hosts: int) -> Launcher:
+    def nodes(job: Job) -> Sequence[str]:
+        return [f"n{rank // PER_HOST}" for rank in range(job.world_size)]
+
+    return LocalLauncher(slots=slots_of_cores(), preload=PRELOAD, nodes=nodes if hosts > 1 else None)
+
+
+class _Clean:
+    """The ladders without any fault, each once."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._ladders: set[str] = set()
+        self.alarms: list[str] = []
+
+    def run(self, fault: Planted, launcher: SharingLauncher) -> None:
+        matrix = fault.matrix()
+        key = repr(sorted((name, repr(value)) for name, value in matrix.items() if name != "blame"))
+        if key in self._ladders:
+            return
+        self._ladders.add(key)
+        report = session.run(matrix, out=self._folder / fault.id, launcher=launcher).report
+        for rung in report["rungs"]:
+            if rung["status"] not in ("pass", "skip"):
+                self.alarms.append(f"{fault.id}: {rung['id']} is {rung['status']} without any fault")
+
+
+def _plant(fault: Planted, launcher: SharingLauncher, out: Path) -> Row:
+    structural = [set(each) for each in fault.sets]
+    launcher.harmless = lambda setting: _harmless(setting, structural)
+    try:
+        report = session.run(fault.matrix(), out=out, fault=fault.id, launcher=launcher).report
+    finally:
+        launcher.harmless = lambda setting: False
+    sets = sorted(broken["axes"] for broken in report["broken"])
+    blamed = blame_list(report["blamed"], sets) if report["status"] == "fail" else []
+    failing = [f for f in report["findings"] if f["status"] == "fail"]
+    first = {broken["check"] for broken in report["broken"]}
+    expected = [f for f in failing if f["check"] == fault.check]
+    at = min((f["step"] for f in expected if f["step"] is not None), default=None)
+    return Row(
+        fault=fault,
+        caught=report["status"] == "fail",
+        check=fault.check if expected else next(iter(sorted(first)), failing[0]["check"] if failing else None),
+        blamed=blamed,
+        sets=sets,
+        step=at,
+        sentence=report["sentence"],
+    )
+
+
+def _harmless(setting: Setting, sets: list[set[str]]) -> bool:
+    """On one device, with none of the fault's axes."""
+    return not setting.structural and bool(sets) and not any(set(setting) & each for each in sets)
+
+
+def line(row: Row) -> str:
+    """One line of the table: fault, expected, seen."""
+    fault = row.fault
+    expected = f"{fault.check} {_step(fault.step)}-> {' + '.join(fault.expected_blame)}"
+    if row.skipped:
+        return f"{fault.id:<24} {expected:<44} SKIP {row.skipped}"
+    seen = f"{row.check} {_step(row.step)}-> {' + '.join(row.blamed) or row.sentence}"
+    return f"{fault.id:<24} {expected:<44} {'ok  ' if row.holds else 'NOT '} {seen}"
+
+
+def _step(step: int | None) -> str:
+    return "" if step is None else f"at {step} " if step >= 0 else "before "
+
+
+def sentence(test: SelfTest) -> str:
+    """The last line."""
+    tried = [row for row in test.rows if not row.skipped]
+    skipped = [row for row in test.rows if row.skipped]
+    held = sum(row.holds for row in tried)
+    words = f"{held} of {len(tried)} faults caught and blamed rightly, {test.clean_runs} healthy rungs"
+    words += f" with {len(test.false_alarms) or 'no'} false alarm{'s' * (len(test.false_alarms) != 1)}"
+    if test.mutants:
+        counts = [sum(each[kind] for each in test.mutants.values()) for kind in ("caught", "equivalent", "missed")]
+        words += f", mutants: {counts[0]} caught, {counts[1]} equivalent, {counts[2]} missed"
+    if skipped:
+        words += "; SKIP " + ", ".join(f"{row.fault.id} ({row.skipped})" for row in skipped)
+    return f"{'PASS' if test.holds and (tried or test.mutants) else 'FAIL'} {words}"

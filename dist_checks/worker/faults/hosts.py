@@ -1,0 +1,17 @@
+"""Which of several simulated hosts a rank is on, for the faults of one host."""
+
+from __future__ import annotations
+
+import os
+
+NODES = "LAUNCH_NODES"
+"""Set by a launcher that simulates hosts: their names, for each rank."""
+
+BAD = "n1"
+"""The one that the faults are about."""
+
+
+def host() -> str:
+    """Of this rank; empty where hosts are not simulated."""
+    names = os.environ.get(NODES, "").split(",")
+    return names[int(os.environ.get("RANK", "0"))] if len(names) > 1 else ""

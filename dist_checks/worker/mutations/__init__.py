@@ -1,0 +1,1 @@
+"""Mutations: mistakes that nobody has reported yet, made at collectives and at the state of ranks."""

@@ -1,0 +1,101 @@
+"""Mutants by name: ``mutant:drop:dp_shard:all_gather`` of a collective, ``mutant:skip_step:tp`` of one rank's state."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from dist_checks.axes import SPEC, Axis, Layout
+from dist_checks.rung import Rung
+from dist_checks.worker.loop import Trainer
+from dist_checks.worker.mutations import group, keeping, states
+from dist_checks.worker.mutations.operators import EVERY, OPERATORS, Memory
+
+PREFIX = "mutant:"
+KEEP = "mutant:keep:"
+"""Changes nothing: each rank leaves the bytes of its tensors in the folder that follows."""
+WATCH = "mutant:watch"
+"""Changes nothing: each rank prints which collectives go through groups of which ranks."""
+
+
+def check(id: str) -> None:
+    """Raises ValueError where there is no such mutant."""
+    if id == WATCH or id.startswith(KEEP):
+        return
+    parts = id.removeprefix(PREFIX).split(":")
+    if len(parts) == 3 and parts[0] in OPERATORS and parts[1] in list(Axis) and parts[2] in OPERATORS[parts[0]][1]:
+        return
+    if len(parts) == 2 and parts[0] in states.OPERATORS and parts[1] in list(Axis):
+        return
+    raise ValueError(
+        f"--fault: there is no mutant '{id}', expected {PREFIX}OPERATOR:AXIS:COLLECTIVE with an operator of "
+        f"{', '.join(OPERATORS)}, or {PREFIX}OPERATOR:AXIS with one of {', '.join(states.OPERATORS)}"
+    )
+
+
+def plant(id: str, rung: Rung) -> None:
+    """On every rank, before anything is built. Where the axis is off, a mutant does nothing."""
+    check(id)
+    if id == WATCH:
+        watch()
+        return
+    if id.startswith(KEEP):
+        keeping.plant(Path(id.removeprefix(KEEP)))
+        return
+    name, axis, *kind = id.removeprefix(PREFIX).split(":")
+    if Axis(axis) not in rung.setting or rung.layout.world_size == 1:
+        return
+    if kind:
+        collective(name, Axis(axis), kind[0], rung)
+    else:
+        states.OPERATORS[name](Axis(axis), rung)
+
+
+def watch() -> None:
+    """Print each kind of collective once, with the ranks of its group."""
+
+    def changed(around: group.Around) -> None:
+        seen: set[str] = set()
+
+        def look(call: group.Call) -> object:
+            if call.kind not in seen:
+                seen.add(call.kind)
+                print(f"{WATCH} {call.kind} {','.join(map(str, around.ranks))}", flush=True)
+            return call.run()
+
+        around.changes.update(dict.fromkeys(EVERY, look))
+
+    group.install(changed)
+
+
+def collective(name: str, axis: Axis, kind: str, rung: Rung) -> None:
+    """Every collective of ``kind`` in a group of ``axis``, from the first step on."""
+    operator, memory = OPERATORS[name][0], Memory()
+    groups = set(groups_of(axis, rung.layout))
+    started = False
+    right = Trainer.step
+
+    def step(self: Trainer, index: int) -> None:
+        nonlocal started
+        started = True
+        memory.next_step()
+        right(self, index)
+
+    def changed(around: group.Around) -> None:
+        if around.ranks in groups:
+            around.changes[kind] = partial(changing, around)
+
+    @torch.no_grad()
+    def changing(around: group.Around, call: group.Call) -> object:
+        return operator(call, memory) if started or kind == "broadcast" else call.run()
+
+    Trainer.step = step  # type: ignore[method-assign]  # that is what planting means
+    group.install(changed)
+
+
+def groups_of(axis: Axis, layout: Layout) -> tuple[tuple[int, ...], ...]:
+    """The ranks of each group along the axis, or along those that it works on: sp on tp, zero on replicas."""
+    along = axis if SPEC[axis].devices else SPEC[axis].needs[0]
+    return layout.groups(along)

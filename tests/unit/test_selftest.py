@@ -1,0 +1,149 @@
+"""The self-test judges itself: what holds, what does not, and what is shared between ladders."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dist_checks.axes import Setting
+from dist_checks.matrix import ConfigError, parse
+from dist_checks.selftest import catalogue, mutants
+from dist_checks.selftest.catalogue import Planted
+from dist_checks.selftest.run import Row, SelfTest, line, sentence
+from dist_checks.selftest.sharing import SharingLauncher
+from launch.base import Exit, Job, State
+
+FAULT = Planted(
+    id="O99",
+    title="t",
+    source="s",
+    sets=(("accum", "dp_replicate"), ("tp",)),
+    check="replicas",
+    blamed="axis",
+    planted_in={"axes": {"dp_replicate": 3, "accum": 5}},
+    step=0,
+    hosts=1,
+    needs=(),
+)
+SEEN = Row(
+    fault=FAULT,
+    caught=True,
+    check="replicas",
+    blamed=["accum", "dp_replicate"],
+    sets=[["accum", "dp_replicate"]],
+    step=0,
+)
+
+
+def test_it_expects_the_sets_whose_axes_are_on_the_ladder() -> None:
+    assert FAULT.expected_sets == [["accum", "dp_replicate"]]
+    assert FAULT.expected_blame == ["accum", "dp_replicate"]
+    assert replace(FAULT, blamed="host", sets=()).expected_blame == ["host"]
+
+
+def test_a_fault_without_a_ladder_gets_the_smallest_one() -> None:
+    axes = replace(FAULT, planted_in=None, sets=(("sp",),)).matrix()["axes"]
+    assert axes == {"tp": [2], "sp": [True]}
+    assert parse(replace(FAULT, planted_in=None, sets=(("zero",),)).matrix())
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"caught": False},
+        {"check": "gradients"},
+        {"step": 1},
+        {"blamed": ["accum"]},
+        {"sets": [["accum"], ["dp_replicate"]]},  # each alone, where they break only together
+    ],
+    ids=["not caught", "check", "step", "blame", "sets"],
+)
+def test_a_row_holds_only_if_all_of_it_does(wrong: dict[str, Any]) -> None:
+    assert SEEN.holds
+    row = replace(SEEN, **wrong)
+    assert not row.holds
+    assert "NOT" in line(row)
+    test = SelfTest(rows=(SEEN, row), clean_runs=3, false_alarms=(), seconds=1.0)
+    assert sentence(test).startswith("FAIL 1 of 2 faults caught")
+
+
+def test_what_is_skipped_is_said_in_the_last_line() -> None:
+    skipped = Row(fault=FAULT, skipped="deepspeed is not installed")
+    test = SelfTest(rows=(SEEN, skipped), clean_runs=3, false_alarms=(), seconds=1.0)
+    assert test.holds
+    assert sentence(test) == (
+        "PASS 1 of 1 faults caught and blamed rightly, 3 healthy rungs with no false alarms; "
+        "SKIP O99 (deepspeed is not installed)"
+    )
+    alone = SelfTest(rows=(skipped,), clean_runs=0, false_alarms=(), seconds=1.0)
+    assert sentence(alone).startswith("FAIL 0 of 0"), "nothing tried is never a pass"
+
+
+def test_false_alarms_and_missed_mutants_do_not_hold() -> None:
+    test = SelfTest(rows=(SEEN,), clean_runs=3, false_alarms=("tp2 is fail",), seconds=1.0)
+    assert not test.holds
+    assert not replace(test, false_alarms=(), missed=("mutant:drop:tp:all_reduce",)).holds
+
+
+def test_faults_are_chosen_by_id() -> None:
+    assert catalogue.choose([FAULT], "O99") == catalogue.choose([FAULT], "") == [FAULT]
+    assert catalogue.choose([FAULT], "none") == []
+    with pytest.raises(ConfigError, match="there is no fault 'O98'"):
+        catalogue.choose([FAULT], "O99,O98")
+
+
+class Inner:
+    """Runs nothing, and remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def run(self, jobs: Iterable[Job], on_start: Callable[[Job], None] = lambda job: None) -> Iterator[Exit]:
+        for job in jobs:
+            self.asked.append(job.name)
+            job.folder.mkdir(parents=True)
+            (job.folder / "rank-00000.jsonl").write_text(job.name)
+            yield Exit(job=job.name, state=State.DONE, ranks=(), first_failed=None, error="", hosts=(), seconds=1.0)
+
+    def close(self) -> None:
+        pass
+
+
+def job(folder: Path, name: str, **payload: Any) -> Job:
+    setting = Setting.parse(name).to_json()
+    rung = {"id": name, "setting": setting, "role": "rung"}
+    return Job(
+        name=name,
+        folder=folder / name,
+        world_size=1,
+        entry="m:f",
+        payload={"folder": str(folder / name), "rung": rung, **payload},
+    )
+
+
+def test_a_healthy_rung_is_run_once_and_a_harmless_fault_shares_it(tmp_path: Path) -> None:
+    inner = Inner()
+    launcher = SharingLauncher(inner)  # type: ignore[arg-type]
+    launcher.harmless = lambda setting: not setting.structural
+    for at, payload in enumerate(({}, {}, {"fault": "O99"})):
+        jobs = [job(tmp_path / str(at), name, **payload) for name in ("single", "tp2")]
+        assert {exit.job for exit in launcher.run(jobs)} == {"single", "tp2"}
+        assert (tmp_path / str(at) / "single" / "rank-00000.jsonl").read_text() == "single"
+    assert inner.asked == ["single", "tp2", "tp2"], "the second time everything is linked, with the fault one rung"
+    assert launcher.healthy == 2
+
+
+def test_each_mutant_of_the_list_is_one_that_ranks_know() -> None:
+    from dist_checks.worker.mutations import operators, planting, states
+
+    known = {name: set(kinds) for name, (_, kinds) in operators.OPERATORS.items()}
+    assert {name: set(kinds) for name, kinds in mutants.COLLECTIVES.items()} == known
+    assert set(mutants.STATES) == set(states.OPERATORS)
+    planting.check("mutant:drop:dp_shard:all_gather")
+    for wrong in ("mutant:drop:dp_shard", "mutant:gone:tp", "mutant:drop:nothing:all_gather"):
+        with pytest.raises(ValueError, match="there is no mutant"):
+            planting.check(wrong)
