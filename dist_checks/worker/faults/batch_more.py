@@ -9,19 +9,15 @@ from dist_checks.worker.loop import Trainer
 
 
 def plant(rung: Rung) -> None:
-    run = Trainer.run
+    right = Trainer.step
 
-    def run_once_more(self: Trainer) -> None:
-        if self.world.data_rank == self.data_size - 1:
-            close, self.probe.close = self.probe.close, lambda: None  # type: ignore[method-assign]
-            run(self)
-            self.step(self.rung.steps)
-            close()
-        else:
-            run(self)
+    def step(self: Trainer, index: int) -> None:
+        right(self, index)
+        if self.world.data_rank == self.data_size - 1 and index == self.rung.steps - 1:
+            right(self, index + 1)
 
     if rung.layout.data_size > 1:
-        Trainer.run = run_once_more  # type: ignore[method-assign]
+        Trainer.step = step  # type: ignore[method-assign]  # that is what planting means
 
 
 FAULT = Fault(
