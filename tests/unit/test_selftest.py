@@ -137,7 +137,7 @@ def test_a_healthy_rung_is_run_once_and_a_harmless_fault_shares_it(tmp_path: Pat
     assert launcher.healthy == 2
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.script`:DeprecationWarning")  # torch's own optimizers, when imported
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch, when its own optimizers are imported
 def test_each_mutant_of_the_list_is_one_that_ranks_know() -> None:
     from dist_checks.worker.mutations import operators, planting, states
 
