@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dist_checks import pipeline
 from dist_checks.axes import SPEC, Axis
 from dist_checks.judging.comparison import Comparison
 from dist_checks.judging.logical import Floats, Full, Ints, Records
@@ -73,6 +74,7 @@ def _numbers(view: RungView, step: int) -> dict[str, float]:
     """The rung's own numbers that are not 1, by name; of equal ones the first, so the simplest suspect, is named."""
     setting, layout = view.rung.setting, view.layout
     found = {axis.value: setting.degree(axis) for axis in setting if SPEC[axis].takes == "degree"}
+    found["the micro-batches of pp"] = pipeline.micro_batches(setting)
     found |= {"dp": layout.data_size, "the world size": layout.world_size}
     scale = next((rank.steps.get(step, {}).get("loss_scale") for rank in view.trace.ranks), None)
     if scale:

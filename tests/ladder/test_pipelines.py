@@ -134,3 +134,13 @@ def test_what_cannot_be_cut_is_refused(
     with pytest.raises(ConfigError) as refused:
         ladder(axes, options=options, **matrix)
     assert str(refused.value) == message
+
+
+def test_what_torch_computes_with_ddp_over_tensor_parallel_stages(ladder: Ladder) -> None:
+    """The path that the worker does not take: see tests/upstream/test_pipelining.py."""
+    combine = {"mode": "singles", "include": ["pp2+dp_replicate2+tp2"]}
+    outcome = ladder({"pp": 2}, combine=combine, fault="pp_tp_ddp", **SMALL)
+    assert outcome.report["sentence"] == "FAIL broken: pp x dp_replicate x tp (only together)"
+    [entry] = outcome.report["broken"]
+    assert (entry["check"], entry["step"]) == ("gradients", 0)
+    assert "4 x the reference: not divided by the micro-batches of pp (4)" in entry["explanation"]

@@ -40,6 +40,7 @@ from dist_checks.worker.faults import (
     samples_by_world_rank,
     schedule_ignored,
     shapes_differ,
+    sharded_not_divided,
     side_branch_unreduced,
     split_twice,
     stale_parameters,
@@ -95,6 +96,7 @@ FAULTS: tuple[Fault, ...] = (
     tie_not_summed.FAULT,
     pipeline_not_cut.FAULT,
     schedule_ignored.FAULT,
+    sharded_not_divided.FAULT,
 )
 
 
