@@ -16,6 +16,15 @@ def schedule(setting: Setting) -> str:
     return str(setting.get(Axis.SCHEDULE, "gpipe"))
 
 
+def refusal(setting: Setting) -> str:
+    """Why a schedule cannot run with another axis; an empty string where it can."""
+    if schedule(setting) == "zerobubble" and Axis.CKPT_ACT in setting:
+        return "zerobubble cannot be combined with ckpt_act: it goes backward twice, and torch computes again only once"
+    if schedule(setting) == "zerobubble" and Axis.COMPILE in setting:
+        return "zerobubble cannot be combined with compile: torch cannot go backward apart through a compiled block"
+    return ""
+
+
 def stages(setting: Setting) -> int:
     """Into how many stages the model is cut; 1 where pp is off."""
     return setting.degree(Axis.PP) * STAGES_PER_RANK.get(schedule(setting), 1)

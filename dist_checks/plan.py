@@ -199,8 +199,8 @@ class Refusals:
                 f"{layout.data_size} data ranks with {micro_batches} micro-batches each{of} need {passes} "
                 f"samples, and the smallest batch has {batch}"
             )
-        if stages := self._too_many_stages(setting):
-            return stages
+        if reason := pipeline.refusal(setting) or self._too_many_stages(setting):
+            return reason
         for excluded in self._matrix.excluded:
             if excluded.items() <= setting.items():
                 return f"combine.exclude has {excluded.name}"

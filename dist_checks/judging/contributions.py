@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dist_checks import pipeline
+from dist_checks.axes import Axis
 from dist_checks.judging.logical import Key
 from dist_checks.judging.seen import Seen
 from dist_checks.judging.signatures import in_numbers
@@ -144,11 +146,13 @@ def in_words(view: RungView, found: Weights) -> str:
 
 
 def diagnosis(view: RungView, found: Weights) -> str:
-    """Where the weights are those of a mean of means, that; else an empty string.
+    """Where the weights are those of a decaying sum, or of a mean of means, that; else an empty string.
 
     n groups, each divided by its own number of targets c instead of the total T, have weights T / (n c): so T / (n w)
     must be whole numbers that add up to T. (huggingface/transformers#34242)
     """
+    if decaying := _decaying(view, found):
+        return decaying
     weight = dict(zip(found.ids, found.weights.tolist(), strict=True))
     by_rank, by_micro, _ = _readers(view, found.step)
     total = _targets(view, found.step)
@@ -171,6 +175,26 @@ def _targets(view: RungView, step: int) -> int:
     """Of the whole batch: those of each data rank, which under cp its ranks have among them."""
     parts = {view.layout.loss_part(rank): rank for ranks in view.data_ranks().values() for rank in reversed(ranks)}
     return sum(int(view.trace.by_rank[rank].steps.get(step, {}).get("targets", 0)) for rank in parts.values())
+
+
+def _decaying(view: RungView, found: Weights) -> str:
+    """Gradients of earlier passes through a pipeline's schedule were divided again by each later pass, which is meant
+    for its own: with m micro-batches, pass i of g has weight m^-(g-i), a division that all have in common left out.
+    (pytorch/torchtitan#1733)
+    """
+    passes, each = view.rung.setting.degree(Axis.ACCUM), pipeline.micro_batches(view.rung.setting)
+    weight = dict(zip(found.ids, found.weights.tolist(), strict=True))
+    _, by_micro, _ = _readers(view, found.step)
+    if passes == 1 or each == 1 or not by_micro:
+        return ""
+    for (_, index), ids in by_micro.items():
+        wanted = float(each) ** (index // each - (passes - 1))
+        if any(not abs(weight.get(id, wanted) - wanted) <= found.allowed for id in ids):
+            return ""
+    return (
+        f"each pass through the schedule divided what the passes before it had left by its micro-batches ({each}): of "
+        f"{passes} passes the first has weight {float(each) ** (1 - passes):.3g}, the last 1"
+    )
 
 
 def _readers(

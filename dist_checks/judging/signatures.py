@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dist_checks import pipeline
 from dist_checks.axes import SPEC, Axis
 from dist_checks.judging.comparison import Comparison
 from dist_checks.judging.logical import Floats, Full, Ints, Records
@@ -73,6 +74,7 @@ def _numbers(view: RungView, step: int) -> dict[str, float]:
     """The rung's own numbers that are not 1, by name; of equal ones the first, so the simplest suspect, is named."""
     setting, layout = view.rung.setting, view.layout
     found = {axis.value: setting.degree(axis) for axis in setting if SPEC[axis].takes == "degree"}
+    found["the micro-batches of pp"] = pipeline.micro_batches(setting)
     found |= {"dp": layout.data_size, "the world size": layout.world_size}
     scale = next((rank.steps.get(step, {}).get("loss_scale") for rank in view.trace.ranks), None)
     if scale:
@@ -187,14 +189,16 @@ def _sums_over(
     }
     bounds = np.append(given.starts, len(given))
     wanted: dict[int, list[tuple[int, int]]] = {}  # rank -> (position in rows, record)
-    differ = False
+    differ, pieces = False, 1
     for at, row in enumerate(rows.tolist()):
         span = np.arange(bounds[row], bounds[row + 1])
         for part in np.split(span, np.flatnonzero(given.new_part[span])[1:]):
             home = other.get(int(given.rank[part[0]]))
             holders = [i for i in part.tolist() if other.get(int(given.rank[i])) == home]
-            if len(holders) != members:
+            # Not every stage of a pipeline has a copy of a tied parameter; the others hold their tensors alone.
+            if len(holders) != members and Axis.PP not in axes:
                 return None
+            pieces = max(pieces, len(holders))
             differ |= len(set(given.fingerprint[holders].tolist())) > 1
             for i in holders:
                 wanted.setdefault(int(given.rank[i]), []).append((at, int(given.record[i])))
@@ -204,4 +208,4 @@ def _sums_over(
     for rank, found in wanted.items():
         positions, indices = np.array(found, np.int64).T
         np.add.at(sketch, positions, view.trace.by_rank[rank].digests.take(indices)["sketch"])
-    return members, sketch
+    return pieces, sketch

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, schedules
 from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
 
 from dist_checks import pipeline
 from dist_checks.axes import Axis
@@ -44,7 +45,9 @@ class Stage(PipelineStage):
         self.trainer = trainer
 
     def _compute_outputs(self, *args: Tensor, module: nn.Module, **kwargs: Any) -> Any:
-        # Before the first step torch runs each stage once to learn shapes. The probe is told of no forward pass.
+        # Before the first step torch runs each stage once to learn shapes. The probe is told of no forward pass. DDP
+        # would take it for one whose gradients are to be reduced, and fail at the second step (tests/upstream).
+        module = module.module if isinstance(module, DistributedDataParallel) else module
         with precision.autocast(self.trainer.world):
             return super()._compute_outputs(*args, module=module, **kwargs)
 
@@ -165,7 +168,11 @@ class PipelineTrainer(Trainer):
     def sum_ties(self) -> None:
         """Each copy of a tied parameter has the gradient of what its own stage does with it."""
         for name, group in self.tie_groups.items():
-            gradient = self.parameter(name).grad
+            parameter = self.parameter(name)
+            if isinstance(parameter, DTensor) and isinstance(parameter.grad, DTensor):
+                # That of an embedding is whole on every rank of tp, that of the head is cut like the head.
+                parameter.grad = parameter.grad.redistribute(placements=parameter.placements)
+            gradient = parameter.grad
             assert gradient is not None, name
             local = gradient.to_local() if isinstance(gradient, DTensor) else gradient
             # Of a copy: gloo reduces a strided view wrongly.

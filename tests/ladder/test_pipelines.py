@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from ladders import Ladder
+from typing import Any
 
+import pytest
+from ladders import Ladder, findings
+
+from dist_checks import ConfigError
 from dist_checks.judging.verdict import ExitCode
 from dist_checks.session import Outcome
 
-SMALL = {"options": {"layers": 2, "width": 16, "samples": 123}}
+SMALL: dict[str, Any] = {"options": {"layers": 2, "width": 16, "samples": 123}}
 
 
 def healthy(outcome: Outcome, *rungs: str) -> None:
@@ -33,3 +37,110 @@ def test_every_schedule(ladder: Ladder) -> None:
     assert "1F0 1F1 3F0 3B0" in evidence(outcome, "pp2+interleaved")
     assert "35 parameters over 4 ranks: 1, 16, 16, 3" in evidence(outcome, "pp4")
     assert "20 micro-batches a step" in evidence(outcome, "pp2+accum5")
+
+
+def test_data_ranks(ladder: Ladder) -> None:
+    """DDP, FSDP2 and HSDP around each stage; with accumulation, several passes before one step of the optimizer."""
+    settings = ["pp2+dp_replicate3", "pp2+dp_shard3", "pp2+dp_replicate2+interleaved", "pp2+dp_shard2+zerobubble"]
+    settings += ["pp2+dp_replicate2+accum3", "pp2+dp_shard2+interleaved+accum3", "pp2+dp_replicate2+dp_shard2"]
+    outcome = ladder({"pp": 2}, combine={"mode": "singles", "include": settings}, **SMALL)
+    healthy(outcome, *settings)
+
+
+def test_tensor_parallel_stages(ladder: Ladder) -> None:
+    settings = ["pp2+tp2+sp", "pp2+dp_replicate2+tp2", "pp2+tp2+interleaved"]
+    outcome = ladder({"pp": 2}, combine={"mode": "singles", "include": settings}, **SMALL)
+    healthy(outcome, *settings)
+
+
+def test_narrow_numbers_and_activation_checkpointing(ladder: Ladder) -> None:
+    settings = ["pp2+bf16", "pp2+interleaved+fp16", "pp2+dp_shard3+fp16", "pp2+1f1b+ckpt_act"]
+    outcome = ladder({"pp": 2}, combine={"mode": "singles", "include": settings}, **SMALL)
+    healthy(outcome, *settings)
+
+
+def test_untied_and_sgd(ladder: Ladder) -> None:
+    """Nothing to add up over stages; and the steps of each stage's own optimizer are those of SGD's formula."""
+    sgd = {"optimizer": "sgd", "learning_rate": 0.1}
+    options = {**SMALL["options"], "tied": False}
+    outcome = ladder({"pp": 2}, options=options, train=sgd)
+    healthy(outcome, "pp2")
+    told = [f["message"] for f in outcome.report["findings"] if (f["check"], f["rung"]) == ("updates", "pp2")]
+    assert any("108 steps are those of SGD's formula" in message for message in told), told
+
+
+def test_o14_what_was_accumulated_is_divided_again(ladder: Ladder) -> None:
+    outcome = ladder({"pp": 2, "accum": 5}, fault="O14", **SMALL)
+    assert outcome.report["sentence"] == "FAIL broken: pp x accum (only together)"
+    [entry] = outcome.report["broken"]
+    assert (entry["check"], entry["step"]) == ("contributions", 0)
+    assert "divided what the passes before it had left by its micro-batches (4)" in entry["explanation"]
+    before, after = entry["residual"]
+    assert before > 0.1
+    assert after < 1e-10
+
+
+@pytest.mark.parametrize("pp", [2, 4])
+def test_o25_tied_copies_are_not_summed(ladder: Ladder, pp: int) -> None:
+    outcome = ladder({"pp": pp, "accum": 5}, fault="O25", **SMALL)
+    assert outcome.report["sentence"] == "FAIL broken: pp (alone)"
+    [entry] = outcome.report["broken"]
+    assert (entry["check"], entry["step"], entry["tensor"]) == ("replicas", 0, "embedding.weight")
+    assert entry["ranks"] == [0, pp - 1]
+    assert "2 pieces by the pp ranks, each taken for the whole: their sum is right" in entry["explanation"]
+    [found] = findings(outcome.report, "replicas", f"pp{pp}")
+    assert f"embedding.weight (head.weight on rank {pp - 1})" in found["message"]
+    [gradient, *_] = findings(outcome.report, "gradients", f"pp{pp}")
+    assert gradient["tensor"] == "embedding.weight"
+
+
+def test_a_pipeline_that_is_not_cut(ladder: Ladder) -> None:
+    outcome = ladder({"pp": 2, "accum": 5}, fault="pp_off", **SMALL)
+    assert outcome.report["sentence"] == "FAIL broken: pp (alone)"
+    [found] = findings(outcome.report, "engaged", "pp2")
+    assert found["message"] == "pp is not on: ranks 0 and 1 of 2 ranks hold all 35 parameters"
+
+
+def test_a_schedule_that_is_ignored(ladder: Ladder) -> None:
+    outcome = ladder({"pp": 2, "schedule": ["1f1b", "interleaved"]}, fault="schedule_off", **SMALL)
+    assert outcome.report["sentence"] == "FAIL broken: schedule (alone)"
+    [found] = findings(outcome.report, "engaged", "pp2+1f1b")
+    assert "rank 1 worked in the order of gpipe: 1F0 1F1 1F2 1F3 1B0" in found["message"]
+    [found] = findings(outcome.report, "engaged", "pp2+interleaved")
+    assert "looped gpipe" in found["message"]
+
+
+@pytest.mark.parametrize(
+    ("axes", "matrix", "message"),
+    [
+        (
+            {"pp": 8},
+            {},
+            "axes.pp[0]: 8 ranks of pp with 1 stage each need 8 stages, and recipe gpt can be cut into at most 4",
+        ),
+        ({"pp": 2}, {"recipe": "moe"}, "axes.pp[0]: pp needs a recipe that can be cut into stages; moe cannot"),
+        (
+            {"pp": 2},
+            {"train": {"batch": 3}},
+            "axes.pp[0]: 1 data ranks with 4 micro-batches each (1 of accum x 4 of pp) need 4 samples, and the "
+            "smallest batch has 3",
+        ),
+    ],
+)
+def test_what_cannot_be_cut_is_refused(
+    ladder: Ladder, axes: dict[str, Any], matrix: dict[str, Any], message: str
+) -> None:
+    options = {"layers": 2, "samples": 123}
+    with pytest.raises(ConfigError) as refused:
+        ladder(axes, options=options, **matrix)
+    assert str(refused.value) == message
+
+
+def test_what_torch_computes_with_ddp_over_tensor_parallel_stages(ladder: Ladder) -> None:
+    """The path that the worker does not take: see tests/upstream/test_pipelining.py."""
+    combine = {"mode": "singles", "include": ["pp2+dp_replicate2+tp2"]}
+    outcome = ladder({"pp": 2}, combine=combine, fault="pp_tp_ddp", **SMALL)
+    assert outcome.report["sentence"] == "FAIL broken: pp x dp_replicate x tp (only together)"
+    [entry] = outcome.report["broken"]
+    assert (entry["check"], entry["step"]) == ("gradients", 0)
+    assert "4 x the reference: not divided by the micro-batches of pp (4)" in entry["explanation"]

@@ -162,7 +162,7 @@ def _schedule(view: RungView, axis: Axis) -> Proof:
         return None, f"what {rank_list(silent)} did was not recorded"
     found = {rank: _order(actions) for rank, actions in done.items()}
     # The first ranks of a pipeline have so much to do before backward reaches them that they may not mix the two.
-    telling = {rank: order for rank, order in found.items() if order != "gpipe"} or found
+    telling = {rank: order for rank, order in found.items() if "gpipe" not in order} or found
     rank = max(telling)
     # As torch writes them: 1F0 is the forward pass of micro-batch 0 through stage 1.
     words = " ".join(f"{action.stage}{action.what}{action.number}" for action in done[rank][:8])
@@ -183,9 +183,10 @@ def _order(actions: Sequence[Action]) -> str:
     """The schedule that a rank has followed."""
     if any(action.what in "IW" for action in actions):
         return "zerobubble"
+    mixed = "BF" in "".join(action.what for action in actions)
     if len({action.stage for action in actions}) > 1:
-        return "interleaved"
-    return "1f1b" if "BF" in "".join(action.what for action in actions) else "gpipe"
+        return "interleaved" if mixed else "looped gpipe"
+    return "1f1b" if mixed else "gpipe"
 
 
 def _zero(view: RungView, axis: Axis) -> Proof:

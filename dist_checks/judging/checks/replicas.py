@@ -126,8 +126,8 @@ def _failed(view: RungView, writer: Writer, split: Split) -> Finding:
     when = "before the first step" if split.step < 0 else f"at step {split.step}"
     message = (
         f"ranks {split.one} and {split.other} ({view.along(split.one, split.other)}) hold different {noun}s of "
-        f"{split.name}{sample} {when}: {split.distance:.1e} apart, 0 allowed; {split.tensors} of {split.of} {noun}s "
-        "differ"
+        f"{split.name}{_other_names(view, split)}{sample} {when}: {split.distance:.1e} apart, 0 allowed; "
+        f"{split.tensors} of {split.of} {noun}s differ"
     )
     if len(split.others) > 1:
         message += f", on {len(split.others)} ranks"
@@ -150,6 +150,17 @@ def _failed(view: RungView, writer: Writer, split: Split) -> Finding:
         allowed=0.0,
         explanation=explanation,
     )
+
+
+def _other_names(view: RungView, split: Split) -> str:
+    """A tied parameter has another name on the stage that holds its copy."""
+    name, slash, state = split.name.partition("/")
+    told = []
+    for rank in (split.one, split.other):
+        own = next((own for own, first in view.trace.by_rank[rank].copies.items() if first == name), None)
+        if own is not None:
+            told.append(f"{own}{slash}{state} on rank {rank}")
+    return f" ({', '.join(told)})" if told else ""
 
 
 def _explanation(view: RungView, split: Split) -> Explanation | None:

@@ -39,7 +39,7 @@ def apply(model: nn.Module, recipe: Recipe, world: World) -> nn.Module:
             replicate(module, mesh=mesh, ignored_params=ignored)
         return part
 
-    # DDP refuses DTensor parameters, or, told to convert them, drops them from parameters(). Its reducer does not
-    # outlive schedules that run several stages, or backward of inputs and of weights apart.
-    plain = world.degree(Axis.TP) == 1 and pipeline.schedule(world.rung.setting) in ("gpipe", "1f1b")
+    # DDP refuses DTensor parameters, or, told to convert them, drops them from parameters(). It does not see
+    # the gradients of weights where a schedule computes them apart from those of inputs.
+    plain = world.degree(Axis.TP) == 1 and pipeline.schedule(world.rung.setting) != "zerobubble"
     return pp.each(model, wrap if plain else compose)

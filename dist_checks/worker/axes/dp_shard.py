@@ -36,5 +36,9 @@ def shard(modules: Iterable[nn.Module], world: World, *axes: Axis) -> None:
     mesh = world.flat(*axes)
     if world.degree(Axis.DP_REPLICATE) > 1:
         mesh = DeviceMesh._concatenate([world.submesh(Axis.DP_REPLICATE), mesh])
+    # A stage of a pipeline goes through several forward passes before the first backward. Where schedules compute the
+    # gradients of weights apart, those of a module that a later forward pass has sharded again would get lost
+    # (tests/upstream).
+    reshard = False if world.degree(Axis.PP) > 1 else None
     for module in modules:
-        fully_shard(module, mesh=mesh)
+        fully_shard(module, mesh=mesh, reshard_after_forward=reshard)

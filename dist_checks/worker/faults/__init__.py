@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dist_checks.rung import Rung
 from dist_checks.worker.faults import (
+    accumulated_divided,
     alone_on_one_host,
     barrier_on_rank_0,
     batch_more,
@@ -33,13 +34,17 @@ from dist_checks.worker.faults import (
     parameter_replaced,
     partition_summed,
     partitions_not_gathered,
+    pipeline_not_cut,
     rank_sleeps,
     sampler_seed_of_its_own,
     samples_by_world_rank,
+    schedule_ignored,
     shapes_differ,
+    sharded_not_divided,
     side_branch_unreduced,
     split_twice,
     stale_parameters,
+    tie_not_summed,
     tp_ranks_start_apart,
     worlds_of_two,
     zero_stage_lowered,
@@ -87,6 +92,11 @@ FAULTS: tuple[Fault, ...] = (
     member_skips.FAULT,
     shapes_differ.FAULT,
     host_multiplies_wrongly.FAULT,
+    accumulated_divided.FAULT,
+    tie_not_summed.FAULT,
+    pipeline_not_cut.FAULT,
+    schedule_ignored.FAULT,
+    sharded_not_divided.FAULT,
 )
 
 
