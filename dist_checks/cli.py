@@ -21,7 +21,8 @@ from dist_checks.launching import submits
 from dist_checks.matrix import SAMPLE, ConfigError, Matrix, load, parse, preset
 from dist_checks.report import ladder, table, terminal
 from dist_checks.run_folder import new_folder
-from dist_checks.submitting import settle, submitted
+from dist_checks.submitting import run_there, settle, submitted
+from dist_checks.sweep import sweep
 from launch.scontrol import expand
 
 app = typer.Typer(
@@ -40,6 +41,7 @@ MatrixFile = Annotated[
 Preset = Annotated[str, typer.Option("--preset", help="a matrix that comes with the package: quick")]
 Select = Annotated[str, typer.Option("-k", metavar="EXPR", help="only rungs whose name matches, as in pytest")]
 Steps = Annotated[int | None, typer.Option("--steps", min=1, help="instead of the number in the matrix")]
+Where = Annotated[Literal["local", "slurm", "ray"] | None, typer.Option("--launcher", help="where ranks run")]
 SlurmOptions = Annotated[
     list[str] | None, typer.Option("--slurm", metavar="KEY=VALUE", help="as in [launch.slurm]: --slurm partition=gpu")
 ]
@@ -65,9 +67,26 @@ def init(path: Annotated[Path, typer.Argument(help="where to write it")] = Path(
 
 
 @app.command()
-def doctor() -> None:
-    """Say what works on this machine: torch, collectives, warm starts."""
-    checks = doctoring.examine()
+def doctor(
+    matrix: MatrixFile = None,
+    launcher: Where = None,
+    every_node: Annotated[
+        bool, typer.Option("--every-node", help="known products and sums on each node and each pair of neighbours")
+    ] = False,
+    slurm: SlurmOptions = None,
+    ray: RayOptions = None,
+    nodelist: Nodelist = "",
+    fault: Annotated[str, typer.Option(hidden=True)] = "",
+) -> None:
+    """Say what works on this machine (torch, collectives, warm starts), or on every node of a cluster."""
+    if every_node:
+        placed = _placed(_matrix(matrix, "", None)[0], launcher, slurm, ray, nodelist)
+        if submits(placed):
+            words = ["doctor", "--launcher", "slurm", "--every-node", *(["--fault", fault] if fault else [])]
+            raise typer.Exit(run_there(placed, words))
+        checks = sweep(placed, fault)
+    else:
+        checks = doctoring.examine()
     for check in checks:
         print(f"{'ok' if check.ok else 'NOT OK':<7} {check.what:<22} {check.seen}")
     raise typer.Exit(ExitCode.PASS if all(check.ok for check in checks) else ExitCode.FAIL)
@@ -79,17 +98,24 @@ def plan(
     preset: Preset = "",
     select: Select = "",
     steps: Steps = None,
+    launcher: Where = None,
+    slurm: SlurmOptions = None,
+    ray: RayOptions = None,
 ) -> None:
-    """Show the rungs, what they are compared with, what they cost, and what is left out and why."""
+    """Show the rungs, what they are compared with, what they cost and where, and what is left out and why."""
     chosen, _, _ = _matrix(matrix, preset, steps)
-    print(ladder.render(session.plan(chosen, select=select).to_json(), session.last_seconds()))
+    placed = _placed(chosen, launcher, slurm, ray, "")
+    made = session.plan(placed, select=select)
+    print(ladder.render(made.to_json(), session.last_seconds()))
+    if placed.launch.launcher != "local":
+        print(session.afford(placed, made))
 
 
 @app.command()
 def run(
     matrix: MatrixFile = None,
     preset: Preset = "",
-    launcher: Annotated[Literal["local", "slurm", "ray"] | None, typer.Option(help="where ranks run")] = None,
+    launcher: Where = None,
     select: Select = "",
     failed: Annotated[bool, typer.Option("--failed", help="only the rungs that failed in runs/latest")] = False,
     fault: Annotated[
@@ -100,6 +126,9 @@ def run(
     slurm: SlurmOptions = None,
     ray: RayOptions = None,
     nodelist: Nodelist = "",
+    most: Annotated[
+        float | None, typer.Option("--max-device-hours", help="refuse a plan that is estimated to need more")
+    ] = None,
     detach: Annotated[bool, typer.Option("--detach", help="slurm: submit, and do not wait")] = False,
     failed_in: Annotated[Path | None, typer.Option(hidden=True)] = None,
     strict: Strict = False,
@@ -108,6 +137,8 @@ def run(
     """Run the ladder, judge it, write the report."""
     chosen, text, given = _matrix(matrix, preset, steps)
     placed = _placed(chosen, launcher, slurm, ray, nodelist)
+    if most is not None:
+        placed = replace(placed, launch=replace(placed.launch, max_device_hours=most))
     asked: dict[str, Any] = {
         "out": out,
         "select": select,
