@@ -1,0 +1,134 @@
+"""One matrix on Ray: embedded, on a cluster of three nodes, and as a Ray job; what is lost there."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import parts
+import psutil
+import pytest
+from clusters import MATRIX, PYTHON, dist_checks, environment, report, wait_until
+from essence import essence, hosts
+
+SMALL = ("-k", "dp_replicate4+accum2 or tp2+sp")
+FAULT = ("--fault", "O22", "-k", "tp2+sp")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def needed() -> None:
+    parts.need("ray")
+    os.environ["RAY_AUTH_MODE"] = "disabled"
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("local") / "run"
+    ended = dist_checks("run", MATRIX, *SMALL, "--out", out)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return out
+
+
+@pytest.fixture(scope="module")
+def three() -> Iterator[object]:
+    from raying import cluster
+
+    with cluster(3) as made:
+        yield made
+
+
+def test_embedded_the_report_is_that_of_this_machine(local: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    before = {process.pid for process in psutil.process_iter() if process.name() == "raylet"}
+    ended = dist_checks("run", MATRIX, *SMALL, "--launcher", "ray", "--out", out)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert essence(out) == essence(local)
+    wait_until(lambda: {process.pid for process in psutil.process_iter() if process.name() == "raylet"} <= before, 10)
+
+
+def test_what_the_cluster_lacks_is_one_line(tmp_path: Path) -> None:
+    words = ("--launcher", "ray", "--ray", "nodes=2", "--ray", "wait=2", "--ray", "cpus_per_node=1")
+    ended = dist_checks("run", MATRIX, *words, "--out", tmp_path / "run")
+    assert ended.returncode == 2
+    assert "Ray had no room within 2 s for 2 agents with 1 CPU, each on a node of its own" in ended.stderr
+    assert "the cluster has 1 nodes" in ended.stderr
+
+
+def test_on_three_nodes_the_report_is_that_of_this_machine(local: Path, three: object, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    words = ("--launcher", "ray", "--ray", f"address={three.address}")  # type: ignore[attr-defined]
+    ended = dist_checks("run", MATRIX, *SMALL, *words, "--out", out)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert essence(out) == essence(local)
+    assert {name for names in hosts(out).values() for name in names} == {"r1", "r2", "r3"}
+
+
+@pytest.mark.parametrize(("words", "code"), [(SMALL, 0), (FAULT, 1)])
+def test_as_a_ray_job_the_verdict_is_the_exit_code_of_the_driver(
+    local: Path, three: object, tmp_path: Path, words: tuple[str, ...], code: int
+) -> None:
+    from ray.job_submission import JobStatus, JobSubmissionClient
+
+    out = tmp_path / "run"
+    client = JobSubmissionClient(three.dashboard)  # type: ignore[attr-defined]
+    quoted = " ".join(
+        f"'{word}'" for word in (*PYTHON, "run", str(MATRIX), "--launcher", "ray", "--out", str(out), *words)
+    )
+    job = client.submit_job(entrypoint=quoted, runtime_env={"env_vars": {"PYTHONPATH": environment()["PYTHONPATH"]}})
+    wait_until(lambda: client.get_job_status(job).is_terminal(), 250)
+    assert client.get_job_info(job).driver_exit_code == code, client.get_job_logs(job)
+    assert (client.get_job_status(job) is JobStatus.SUCCEEDED) == (code == 0)
+    if code == 0:
+        assert essence(out) == essence(local)
+    else:
+        assert report(out)["sentence"] == "FAIL broken: sp (alone)"
+
+
+LONG = """
+steps = 300
+options = { layers = 1 }
+axes = { dp_replicate = [2, 3] }
+combine = { mode = "singles" }
+launch = { launcher = "ray", deadline = 60.0, ranks_per_node = 1, slots = 1, cold_twin = false }
+"""
+
+
+@pytest.mark.parametrize("what", ["raylet", "worker"])
+def test_what_dies_with_its_node_is_lost_and_the_others_go_on(three: object, tmp_path: Path, what: str) -> None:
+    """Last in this file: a raylet that is killed does not come again."""
+    (tmp_path / "m.toml").write_text(LONG)
+    out, node = tmp_path / "run", "r2" if what == "worker" else "r3"
+    words = ("run", tmp_path / "m.toml", "--ray", f"address={three.address}", "--out", out)  # type: ignore[attr-defined]
+    if what == "worker":
+        words = (*words, "--ray", "nodes=3")
+    harness = subprocess.Popen(
+        [*PYTHON, *map(str, words)],
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        rung = out / "rungs" / "dp_replicate3"
+        wait_until(lambda: any(rung.glob("rank-*.jsonl")), 150)
+        agents = [p for p in psutil.process_iter(["cmdline"]) if f"--name={node}" in (p.info["cmdline"] or ())]
+        [agent] = [p for p in agents if three.address.rpartition(":")[2]]  # type: ignore[attr-defined]
+        victim = three.raylet(node) if what == "raylet" else agent.parent()  # type: ignore[attr-defined]
+        victim.send_signal(signal.SIGKILL)
+        said, _ = harness.communicate(timeout=200)
+    finally:
+        harness.kill()
+    assert harness.returncode == 3, said
+    found = {each["id"]: each["status"] for each in report(out)["rungs"]}
+    exit = json.loads((rung / "exit.json").read_text())
+    assert exit["state"] == "lost", exit
+    assert f"node {node} was lost" in exit["error"]
+    assert found["dp_replicate3"] == "inconclusive"
+    assert found["single"] == "pass"
+    psutil.wait_procs([agent], timeout=10)
+    assert not agent.is_running()
