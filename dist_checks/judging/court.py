@@ -105,6 +105,27 @@ class Court:
         rungs = ", ".join(outcome.rung.id for outcome in failing)
         return [(Blamed.HOST, f"host {names[0]} (wherever it takes part: {rungs})")]
 
+    def followed_host(self) -> list[Accusation]:
+        """One host takes part in every rung that fails and in none that passes, and an axis cannot be what they share.
+
+        Rungs of several ranks pass without it, else all that several ranks do could be what is wrong.
+        """
+        everyone = [*self._others, *self._twins]
+        failing = [o for o in everyone if o.status is Status.FAIL and o.rung.id not in self._excused]
+        passing = [o for o in everyone if o.status is Status.PASS]
+        if len(failing) < 2 or not any(o.rung.layout.world_size > 1 for o in passing):
+            return []
+        if any(o.first is None or o.first.blames not in (None, Blamed.RACE) for o in failing):
+            return []
+        common = set.intersection(*(set(o.rung.setting.items()) for o in failing))
+        shared = set.intersection(*(set(o.hosts) for o in failing)) - {host for o in passing for host in o.hosts}
+        if common or len(shared) != 1:
+            return []
+        (name,) = shared
+        more = f" and {len(failing) - 4} more" if len(failing) > 4 else ""
+        rungs = ", ".join(o.rung.id for o in failing[:4]) + more
+        return [(Blamed.HOST, f"host {name} (in all {len(failing)} rungs that fail and in none that passes: {rungs})")]
+
     def _failing(self) -> list[Outcome]:
         failing = [o for o in self._others if o.status is Status.FAIL and o.rung.id not in self._excused]
         return [o for o in failing if o.rung.recipe not in self._shaken]

@@ -162,6 +162,33 @@ def test_a_host_that_fails_under_axes_with_nothing_in_common() -> None:
     assert verdict.sentence == "FAIL broken: host n2 (wherever it takes part: dp_replicate3, dp_shard2)"
 
 
+def test_failures_that_follow_a_host_are_no_race_and_no_axis() -> None:
+    """The rerun of the single is on the same host as two rungs of several axes; without it such rungs pass."""
+    single = rung()
+    again = Rung.from_json(single.to_json() | {"id": "single@again", "role": "twin", "twin_of": "single"})
+    outcomes = [
+        outcome(single, on=("n1",)),
+        outcome(again, Status.FAIL, ("n3",), check="twins", blames=Blamed.RACE),
+        outcome(rung({"dp_replicate": 3}), Status.FAIL, ("n1", "n3")),
+        outcome(rung({"tp": 2}), Status.FAIL, ("n2", "n3")),
+        outcome(rung({"dp_shard": 2}), Status.PASS, ("n1", "n2")),
+    ]
+    verdict = blame(outcomes)
+    assert verdict.blamed is Blamed.HOST
+    assert verdict.sentence.startswith("FAIL broken: host n3 (in all 3 rungs that fail and in none that passes: ")
+    assert blame(outcomes[:4]).blamed is not Blamed.HOST, "no rung of several ranks passes: it may be all they do"
+
+
+def test_an_axis_that_all_failing_rungs_share_is_no_host() -> None:
+    outcomes = [
+        outcome(rung(), on=("n1",)),
+        outcome(rung({"tp": 2}), Status.FAIL, ("n3",)),
+        outcome(rung({"tp": 2, "accum": 5}), Status.FAIL, ("n3",)),
+        outcome(rung({"dp_shard": 2}), Status.PASS, ("n1",)),
+    ]
+    assert blame(outcomes).blamed is Blamed.AXIS
+
+
 def test_one_failing_rung_is_not_yet_a_host() -> None:
     failing = outcome(rung({"tp": 2}), Status.FAIL, ("n1", "n2"))
     assert blame([outcome(rung()), failing]).blamed is Blamed.AXIS

@@ -1,0 +1,39 @@
+"""A node that computes wrongly, under the real Slurm: the verdict names it, and without it the same rungs pass."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from clusters import dist_checks, report
+from essence import hosts
+
+pytestmark = pytest.mark.usefixtures("slurm")
+
+MATRIX = """
+steps = 2
+options = { layers = 1 }
+axes = { dp_replicate = [2, 3], dp_shard = [2], tp = 2 }
+combine = { mode = "singles" }
+launch = { launcher = "slurm", deadline = 120.0, ranks_per_node = 2, slots = 2, cold_twin = false }
+[launch.slurm]
+nodes = 4
+"""
+
+
+def test_the_verdict_names_the_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "m.toml").write_text(MATRIX)
+    monkeypatch.setenv("DIST_CHECKS_FAULTY_NODE", "n3")
+    planted = ("--fault", "node_computes_wrong")
+    ended = dist_checks("run", tmp_path / "m.toml", *planted, "--out", tmp_path / "all")
+    assert ended.returncode == 1, ended.stdout + ended.stderr
+    found = report(tmp_path / "all")
+    assert found["blamed"] == "host", found["sentence"]
+    assert "host n3" in found["sentence"]
+    on_it = {rung for rung, names in hosts(tmp_path / "all").items() if "n3" in names}
+    assert on_it == {rung["id"] for rung in found["rungs"] if rung["status"] == "fail"}
+
+    others = ("--nodelist", "n[1-2,4]", "--slurm", "nodes=3")
+    ended = dist_checks("run", tmp_path / "m.toml", *planted, *others, "--out", tmp_path / "others")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert on_it <= {rung["id"] for rung in report(tmp_path / "others")["rungs"]}
