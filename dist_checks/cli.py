@@ -21,7 +21,8 @@ from dist_checks.launching import submits
 from dist_checks.matrix import SAMPLE, ConfigError, Matrix, load, parse, preset
 from dist_checks.report import ladder, table, terminal
 from dist_checks.run_folder import new_folder
-from dist_checks.submitting import settle, submitted
+from dist_checks.submitting import run_there, settle, submitted
+from dist_checks.sweep import sweep
 from launch.scontrol import expand
 
 app = typer.Typer(
@@ -65,9 +66,26 @@ def init(path: Annotated[Path, typer.Argument(help="where to write it")] = Path(
 
 
 @app.command()
-def doctor() -> None:
-    """Say what works on this machine: torch, collectives, warm starts."""
-    checks = doctoring.examine()
+def doctor(
+    matrix: MatrixFile = None,
+    launcher: Annotated[Literal["local", "slurm", "ray"] | None, typer.Option(help="where ranks run")] = None,
+    every_node: Annotated[
+        bool, typer.Option("--every-node", help="known products and sums on each node and each pair of neighbours")
+    ] = False,
+    slurm: SlurmOptions = None,
+    ray: RayOptions = None,
+    nodelist: Nodelist = "",
+    fault: Annotated[str, typer.Option(hidden=True)] = "",
+) -> None:
+    """Say what works on this machine (torch, collectives, warm starts), or on every node of a cluster."""
+    if every_node:
+        placed = _placed(_matrix(matrix, "", None)[0], launcher, slurm, ray, nodelist)
+        if submits(placed):
+            words = ["doctor", "--launcher", "slurm", "--every-node", *(["--fault", fault] if fault else [])]
+            raise typer.Exit(run_there(placed, words))
+        checks = sweep(placed, fault)
+    else:
+        checks = doctoring.examine()
     for check in checks:
         print(f"{'ok' if check.ok else 'NOT OK':<7} {check.what:<22} {check.seen}")
     raise typer.Exit(ExitCode.PASS if all(check.ok for check in checks) else ExitCode.FAIL)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import sys
 import time
@@ -50,14 +51,56 @@ def hand_over(matrix: Matrix, folder: Path, largest: int, words: Sequence[str]) 
     ]
     matrix_file, python = folder.absolute() / "matrix.toml", slurm.python or sys.executable
     command = [python, "-P", "-m", "dist_checks", "run", str(matrix_file), "--out", str(folder.absolute()), *words]
-    script = SCRIPT.format(prologue="\n".join(slurm.prologue), command=shlex.join(command))
     _write(folder, "", options)  # the job may start before sbatch has told its id
     try:
-        id = submit(script, options)
+        id = submit(_script(matrix, command), options)
     except SlurmError as error:
         raise ConfigError(f"launch.slurm: Slurm refuses the job: {error}") from None
     _write(folder, id, options)
     return id
+
+
+def run_there(matrix: Matrix, words: Sequence[str]) -> int:
+    """Runs a command of ``dist-checks`` as a job, prints what it says, and returns its exit code; 3 without one.
+
+    Raises ConfigError where Slurm refuses. The output comes through a file that both sides have to see.
+    """
+    output = Path.cwd() / f".dist-checks-{os.getpid()}-{int(time.time())}.out"
+    slurm = matrix.launch.slurm
+    options = [
+        f"--job-name=dist-checks-{words[0]}",
+        f"--output={output}",
+        f"--chdir={Path.cwd()}",
+        *slurm.options(len(matrix.launch.nodelist) or 1, 1, matrix.launch.nodelist),
+    ]
+    command = [slurm.python or sys.executable, "-P", "-m", "dist_checks", *words]
+    try:
+        follower = Follower(id := submit(_script(matrix, command), options))
+    except SlurmError as error:
+        raise ConfigError(f"launch.slurm: Slurm refuses the job: {error}") from None
+    until = time.monotonic() + slurm.wait
+    try:
+        while not (state := follower.look()).over:
+            if state.state == "PENDING" and time.monotonic() > until:
+                cancel(id)
+            time.sleep(POLL / 4)
+        end = time.monotonic() + FLUSHED
+        while not output.exists() and time.monotonic() < end:
+            time.sleep(POLL / 4)
+        print(tail(output, 100_000), flush=True)
+    except KeyboardInterrupt:
+        cancel(id)
+        raise
+    finally:
+        output.unlink(missing_ok=True)
+    if state.state not in ("COMPLETED", "FAILED") or state.signal:
+        print(state.words, file=sys.stderr)
+        return 3
+    return state.code or 0
+
+
+def _script(matrix: Matrix, command: Sequence[str]) -> str:
+    return SCRIPT.format(prologue="\n".join(matrix.launch.slurm.prologue), command=shlex.join(command))
 
 
 def _write(folder: Path, id: str, options: Sequence[str]) -> None:

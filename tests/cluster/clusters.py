@@ -20,7 +20,7 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
-def dist_checks(*words: str | Path, timeout: float = 280) -> subprocess.CompletedProcess[str]:
+def dist_checks(*words: str | Path, timeout: float = 800) -> subprocess.CompletedProcess[str]:
     command = [*PYTHON, *map(str, words)]
     return subprocess.run(
         command, env=environment(), capture_output=True, text=True, timeout=timeout, check=False, cwd="/"
@@ -36,7 +36,7 @@ def run(*argv: str | Path, timeout: float = 60, **env: str) -> str:
     return ended.stdout.strip()
 
 
-def wait_until(condition: Callable[[], Any], seconds: float = 120) -> None:
+def wait_until(condition: Callable[[], Any], seconds: float = 400) -> None:
     until = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < until, "it did not come about"

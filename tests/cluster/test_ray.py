@@ -15,6 +15,8 @@ import pytest
 from clusters import MATRIX, PYTHON, dist_checks, environment, report, wait_until
 from essence import essence, hosts
 
+pytestmark = pytest.mark.timeout(900)
+
 SMALL = ("-k", "dp_replicate4+accum2 or tp2+sp")
 FAULT = ("--fault", "O22", "-k", "tp2+sp")
 
@@ -79,7 +81,7 @@ def test_as_a_ray_job_the_verdict_is_the_exit_code_of_the_driver(
         f"'{word}'" for word in (*PYTHON, "run", str(MATRIX), "--launcher", "ray", "--out", str(out), *words)
     )
     job = client.submit_job(entrypoint=quoted, runtime_env={"env_vars": {"PYTHONPATH": environment()["PYTHONPATH"]}})
-    wait_until(lambda: client.get_job_status(job).is_terminal(), 250)
+    wait_until(lambda: client.get_job_status(job).is_terminal(), 800)
     assert client.get_job_info(job).driver_exit_code == code, client.get_job_logs(job)
     assert (client.get_job_status(job) is JobStatus.SUCCEEDED) == (code == 0)
     if code == 0:

@@ -12,7 +12,7 @@ from essence import essence, hosts
 from launch.sbatch import submit
 from launch.scontrol import SlurmError
 
-pytestmark = pytest.mark.usefixtures("slurm")
+pytestmark = [pytest.mark.usefixtures("slurm"), pytest.mark.timeout(900)]
 
 FAULT = ("--fault", "O22", "-k", "tp2+sp")
 
@@ -41,7 +41,7 @@ def test_from_outside_the_report_is_that_of_this_machine(local: Path, tmp_path: 
 def test_from_inside_the_report_is_that_of_this_machine(local: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     job = in_allocation(out, MATRIX)
-    wait_until(lambda: over(job), 250)
+    wait_until(lambda: over(job), 800)
     assert "JobState=COMPLETED" in run("scontrol", "show", "job", job), Path(f"{out}.log").read_text()
     assert essence(out) == essence(local)
 

@@ -13,7 +13,7 @@ import psutil
 import pytest
 from clusters import environment, in_allocation, over, report, run, wait_until
 
-pytestmark = pytest.mark.usefixtures("slurm")
+pytestmark = [pytest.mark.usefixtures("slurm"), pytest.mark.timeout(900)]
 
 SLOW = """
 steps = {steps}
@@ -72,7 +72,7 @@ def completes(out: Path, rung: str) -> str:
 
 
 def finished(out: Path, job: str) -> None:
-    wait_until(lambda: over(job), 200)
+    wait_until(lambda: over(job), 600)
     log = Path(f"{out}.log").read_text()
     assert (out / "report.json").exists(), log
     wait_until(lambda: not agents(out), 10)

@@ -8,7 +8,7 @@ import pytest
 from clusters import dist_checks, report
 from essence import hosts
 
-pytestmark = pytest.mark.usefixtures("slurm")
+pytestmark = [pytest.mark.usefixtures("slurm"), pytest.mark.timeout(900)]
 
 MATRIX = """
 steps = 2
