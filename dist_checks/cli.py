@@ -41,6 +41,7 @@ MatrixFile = Annotated[
 Preset = Annotated[str, typer.Option("--preset", help="a matrix that comes with the package: quick")]
 Select = Annotated[str, typer.Option("-k", metavar="EXPR", help="only rungs whose name matches, as in pytest")]
 Steps = Annotated[int | None, typer.Option("--steps", min=1, help="instead of the number in the matrix")]
+Where = Annotated[Literal["local", "slurm", "ray"] | None, typer.Option("--launcher", help="where ranks run")]
 SlurmOptions = Annotated[
     list[str] | None, typer.Option("--slurm", metavar="KEY=VALUE", help="as in [launch.slurm]: --slurm partition=gpu")
 ]
@@ -68,7 +69,7 @@ def init(path: Annotated[Path, typer.Argument(help="where to write it")] = Path(
 @app.command()
 def doctor(
     matrix: MatrixFile = None,
-    launcher: Annotated[Literal["local", "slurm", "ray"] | None, typer.Option(help="where ranks run")] = None,
+    launcher: Where = None,
     every_node: Annotated[
         bool, typer.Option("--every-node", help="known products and sums on each node and each pair of neighbours")
     ] = False,
@@ -97,17 +98,24 @@ def plan(
     preset: Preset = "",
     select: Select = "",
     steps: Steps = None,
+    launcher: Where = None,
+    slurm: SlurmOptions = None,
+    ray: RayOptions = None,
 ) -> None:
-    """Show the rungs, what they are compared with, what they cost, and what is left out and why."""
+    """Show the rungs, what they are compared with, what they cost and where, and what is left out and why."""
     chosen, _, _ = _matrix(matrix, preset, steps)
-    print(ladder.render(session.plan(chosen, select=select).to_json(), session.last_seconds()))
+    placed = _placed(chosen, launcher, slurm, ray, "")
+    made = session.plan(placed, select=select)
+    print(ladder.render(made.to_json(), session.last_seconds()))
+    if placed.launch.launcher != "local":
+        print(session.afford(placed, made))
 
 
 @app.command()
 def run(
     matrix: MatrixFile = None,
     preset: Preset = "",
-    launcher: Annotated[Literal["local", "slurm", "ray"] | None, typer.Option(help="where ranks run")] = None,
+    launcher: Where = None,
     select: Select = "",
     failed: Annotated[bool, typer.Option("--failed", help="only the rungs that failed in runs/latest")] = False,
     fault: Annotated[
@@ -118,6 +126,9 @@ def run(
     slurm: SlurmOptions = None,
     ray: RayOptions = None,
     nodelist: Nodelist = "",
+    most: Annotated[
+        float | None, typer.Option("--max-device-hours", help="refuse a plan that is estimated to need more")
+    ] = None,
     detach: Annotated[bool, typer.Option("--detach", help="slurm: submit, and do not wait")] = False,
     failed_in: Annotated[Path | None, typer.Option(hidden=True)] = None,
     strict: Strict = False,
@@ -126,6 +137,8 @@ def run(
     """Run the ladder, judge it, write the report."""
     chosen, text, given = _matrix(matrix, preset, steps)
     placed = _placed(chosen, launcher, slurm, ray, nodelist)
+    if most is not None:
+        placed = replace(placed, launch=replace(placed.launch, max_device_hours=most))
     asked: dict[str, Any] = {
         "out": out,
         "select": select,

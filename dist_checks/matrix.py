@@ -81,6 +81,8 @@ class Launch:
     """Of one rung on one node of a cluster, at most; None for the node's devices, or its CPUs."""
     nodelist: tuple[str, ...] = ()
     """Use only these nodes."""
+    max_device_hours: Annotated[float, Gt(0)] | None = None
+    """A plan that is estimated to need more is refused."""
     slurm: Slurm = field(default_factory=Slurm)
     ray: Ray = field(default_factory=Ray)
     cold_twin: bool = True

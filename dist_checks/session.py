@@ -14,12 +14,13 @@ from typing import Any, Protocol
 
 from dist_checks import plan as planning
 from dist_checks import submitting
+from dist_checks.cost import device_hours
 from dist_checks.deciding import decide
 from dist_checks.judging.judge import PlanError, document
 from dist_checks.judging.judge import report as judge_report
 from dist_checks.judging.verdict import ExitCode, Status
 from dist_checks.launching import PRELOAD as PRELOAD
-from dist_checks.launching import largest_world, open_launcher, submits, terminated_is_interrupted
+from dist_checks.launching import largest_world, nodes_needed, open_launcher, submits, terminated_is_interrupted
 from dist_checks.matrix import ConfigError, Matrix, parse
 from dist_checks.plan import Plan
 from dist_checks.report import github, write_pages
@@ -104,6 +105,7 @@ def run(
         else:
             facts = describe(matrix, launcher, fault)
         plan = _choose(_plan(matrix, facts, launcher), select, failed_in)
+        afford(matrix, plan)
         folder = new_folder(matrix.name, out)
         progress = stack.enter_context(show(len(plan.rungs)))
         interrupted = False
@@ -144,6 +146,7 @@ def submit(
     with ExitStack() as stack:
         launcher, facts = _start(matrix, fault, stack)
         plan = _choose(_plan(matrix, facts, launcher), select, failed_in)
+    afford(matrix, plan)
     folder = new_folder(matrix.name, out)
     _write_inputs(folder, matrix, plan, facts, source, given or str(folder / "matrix.toml"))
     words = ["--launcher", "slurm"]
@@ -171,6 +174,18 @@ def plan(matrix: Matrix | Mapping[str, Any], *, select: str = "") -> Plan:
     with ExitStack() as stack:
         launcher, facts = _start(matrix, None, stack)
         return _choose(_plan(matrix, facts, launcher), select, None)
+
+
+def afford(matrix: Matrix, plan: Plan) -> str:
+    """Where it is going to run and what that costs, in a line. Raises ConfigError where it is more than allowed."""
+    worlds = {rung.id: rung.layout.world_size for rung in plan.rungs}
+    hours, most = device_hours(worlds, last_seconds()), matrix.launch.max_device_hours
+    nodes, each = nodes_needed(matrix, max(worlds.values()))
+    where = "this machine" if matrix.launch.launcher == "local" else f"{nodes} nodes with {each} devices each"
+    said = f"{matrix.launch.launcher}: {where}, about {hours:.3f} device-hours"
+    if most is not None and hours > most:
+        raise ConfigError(f"launch.max_device_hours: {said}, more than {most:g}")
+    return said
 
 
 def judge(folder: Path) -> dict[str, Any]:

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from dist_checks.cost import device_seconds
 from dist_checks.report import words
 from dist_checks.report.visible import visible
-
-SECONDS_OF_A_RANK = 0.7
-"""For a rung that has not run here before: a rank of the built-in recipe, a few steps, on half a core."""
 
 
 def render(plan: Mapping[str, Any], seconds: Mapping[str, float]) -> str:
@@ -18,12 +16,11 @@ def render(plan: Mapping[str, Any], seconds: Mapping[str, float]) -> str:
     worlds = {rung["id"]: int(rung["world_size"]) for rung in rungs}
     width = max((len(rung["id"]) for rung in rungs), default=4)
     lines = [f"{'rung':{width}}  ranks  numbers  device-seconds  compared with"]
-    total = 0.0
+    costs = device_seconds(worlds, seconds)
     for rung in rungs:
         id, world = rung["id"], worlds[rung["id"]]
         known = id in seconds
-        cost = world * (seconds[id] if known else SECONDS_OF_A_RANK)
-        total += cost
+        cost = costs[id]
         with_what = rung["twin_of"] or rung["reference"] or rung["truth"] or ""
         note = "" if rung["planned"] else "  (for blame)"
         shown = f"{cost:.1f}" if known else f"~{cost:.1f}"
@@ -37,6 +34,6 @@ def render(plan: Mapping[str, Any], seconds: Mapping[str, float]) -> str:
     lines += [
         "",
         f"{words.count(len(rungs), 'rung')}, {words.count(sum(worlds.values()), 'process', 'processes')}, "
-        f"{total:.0f} device-seconds, {basis}",
+        f"{sum(costs.values()):.0f} device-seconds, {basis}",
     ]
     return "\n".join(lines)

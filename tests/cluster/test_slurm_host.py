@@ -24,7 +24,7 @@ nodes = 4
 def test_the_verdict_names_the_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "m.toml").write_text(MATRIX)
     monkeypatch.setenv("DIST_CHECKS_FAULTY_NODE", "n3")
-    planted = ("--fault", "node_computes_wrong")
+    planted = ("--fault", "host_multiplies_wrongly")
     ended = dist_checks("run", tmp_path / "m.toml", *planted, "--out", tmp_path / "all")
     assert ended.returncode == 1, ended.stdout + ended.stderr
     found = report(tmp_path / "all")

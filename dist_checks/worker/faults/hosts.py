@@ -7,11 +7,13 @@ import os
 NODES = "LAUNCH_NODES"
 """Set by a launcher that simulates hosts: their names, for each rank."""
 
-BAD = "n1"
+BAD = os.environ.get("DIST_CHECKS_FAULTY_NODE", "n1")
 """The one that the faults are about."""
 
 
 def host() -> str:
-    """Of this rank; empty where hosts are not simulated."""
+    """Of this rank: as its launcher names the node, or as hosts are simulated; empty where there is one only."""
+    if node := os.environ.get("LAUNCH_HOST"):
+        return node
     names = os.environ.get(NODES, "").split(",")
     return names[int(os.environ.get("RANK", "0"))] if len(names) > 1 else ""
