@@ -93,11 +93,12 @@ class RayLauncher(ClusterLauncher):
         if address == HERE:
             # Ray would write a token to the user's home, which a cluster that is started later would then ask for.
             os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+            os.environ.setdefault("RAY_raylet_start_wait_time_s", "180")  # busy machines are slow
             cores = max(self._cpus or 1, len(os.sched_getaffinity(0)))
             quiet |= {"include_dashboard": False, "object_store_memory": STORE, "num_cpus": cores}
         try:
             ray.init(address=address, **quiet)
-        except (ConnectionError, RuntimeError, ValueError) as error:
+        except Exception as error:  # some are of no class of their own
             raise LaunchError(f"no Ray cluster at {address!r}: {' '.join(str(error).split())}") from None
         self._mine = True
 

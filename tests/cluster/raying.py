@@ -39,7 +39,7 @@ class Cluster:
         code = f"import ray; ray.init({self.address!r}, log_to_driver=False); print(len(ray.nodes()))"
         try:
             return int(run(sys.executable, "-c", code).splitlines()[-1])
-        except (AssertionError, ValueError):
+        except (AssertionError, ValueError, subprocess.TimeoutExpired):
             return 0
 
     def processes(self, name: str = "") -> list[psutil.Process]:
@@ -61,7 +61,7 @@ class Cluster:
 @contextmanager
 def cluster(nodes: int) -> Iterator[Cluster]:
     """Nodes r1, r2, ... with two CPUs each; r1 has the head and the dashboard, which takes jobs."""
-    os.environ["RAY_AUTH_MODE"] = "disabled"
+    os.environ |= {"RAY_AUTH_MODE": "disabled", "RAY_raylet_start_wait_time_s": "180"}
     port, web = free_port(), free_port()
     while 10002 <= port <= 19999:
         port = free_port()
@@ -70,10 +70,10 @@ def cluster(nodes: int) -> Iterator[Cluster]:
         try:
             head = ("--head", f"--port={port}", "--node-ip-address=127.0.0.1", f"--dashboard-port={web}")
             made.add("r1", *head, f"--temp-dir={folder}", "--include-dashboard=true")
-            wait_until(lambda: made.size() == 1, 90)
+            wait_until(lambda: made.size() == 1)
             for index in range(2, nodes + 1):
                 made.add(f"r{index}", f"--address={made.address}")
-            wait_until(lambda: made.size() == nodes, 90)
+            wait_until(lambda: made.size() == nodes)
             yield made
         finally:
             everything = made.processes()

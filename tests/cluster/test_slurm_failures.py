@@ -20,7 +20,7 @@ steps = {steps}
 options = {{ layers = 1 }}
 axes = {{ dp_replicate = [2, 3], tp = 2 }}
 combine = {{ mode = "singles" }}
-launch = {{ deadline = 60.0, ranks_per_node = 1, slots = 1, cold_twin = false }}
+launch = {{ deadline = 300.0, ranks_per_node = 1, slots = 1, cold_twin = false }}
 """
 
 
@@ -53,7 +53,7 @@ def started(out: Path, rung: str) -> bool:
 def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Submits a run inside an allocation; returns its folder and the job's id."""
 
-    def submit(steps: int = 400, nodes: int = 3) -> tuple[Path, str]:
+    def submit(steps: int = 60, nodes: int = 3) -> tuple[Path, str]:
         matrix = tmp_path / "m.toml"
         matrix.write_text(SLOW.format(steps=steps))
         monkeypatch.setenv("TEST_RUN", str(tmp_path / "run"))
@@ -116,7 +116,7 @@ def test_a_node_that_is_set_down_is_lost(begin: Any) -> None:
 
 
 def test_a_cancelled_job_judges_what_had_ended(begin: Any) -> None:
-    out, job = begin(steps=200)
+    out, job = begin(steps=60)
     wait_until((out / "rungs" / "single" / "exit.json").exists)
     run("scancel", job)
     finished(out, job)
@@ -130,7 +130,7 @@ def test_a_cancelled_job_judges_what_had_ended(begin: Any) -> None:
 
 def test_an_agent_that_is_killed_comes_again(begin: Any) -> None:
     """Its rung is lost, but the node is not: what is still to run may run there."""
-    out, job = begin(steps=100, nodes=1)
+    out, job = begin(steps=40, nodes=1)
     wait_until(lambda: started(out, "single"))
     [agent] = agents(out)
     agent.kill()
@@ -144,7 +144,7 @@ def test_an_agent_that_is_killed_comes_again(begin: Any) -> None:
 
 
 def test_a_rank_that_is_killed_is_a_failure_and_its_peers_elsewhere_are_ended(begin: Any) -> None:
-    out, job = begin(steps=400)
+    out, job = begin(steps=60)
     wait_until(lambda: started(out, "dp_replicate3"))
     header = json.loads((out / "rungs" / "dp_replicate3" / "rank-00001.jsonl").read_text().splitlines()[0])
     psutil.Process(header["pid"]).kill()
