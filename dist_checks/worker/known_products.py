@@ -26,7 +26,7 @@ def main(payload: Mapping[str, Any]) -> None:
     if "fault" in payload:
         from dist_checks.worker import faults
 
-        faults.find(payload["fault"]).plant(None)  # type: ignore[arg-type]  # that of a node asks for no rung
+        faults.plant(payload["fault"], None)  # type: ignore[arg-type]  # that of a node asks for no rung
     torch.set_num_threads(1)
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
