@@ -17,6 +17,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from dist_checks.axes import SPEC, Axis, Setting, Value
+from dist_checks.custom import Custom, unknown, unusable
 from dist_checks.site import Ray, Slurm
 
 PRESETS = Path(__file__).with_name("presets")
@@ -149,6 +150,8 @@ class Matrix:
     launch: Launch = Launch()
     blame: Blame = Blame()
     accept: tuple[Accept, ...] = ()
+    custom: dict[str, Custom] = field(default_factory=dict)
+    """What each value of the axis custom sets."""
     also: tuple[Also, ...] = ()
     """Further recipes, each with axes of its own."""
 
@@ -165,6 +168,23 @@ class Matrix:
     def key(self, label: str) -> str:
         """Where in the matrix the recipe of ``label`` stands, as errors name it: ``also[0].``."""
         return next((f"also[{index}]." for index, also in enumerate(self.also) if also.label == label), "")
+
+    def custom_of(self, setting: Setting) -> Custom:
+        """What a rung of that setting has on top of what every rung has."""
+        return self.custom.get(str(setting.get(Axis.CUSTOM, "")), Custom())
+
+    def train_of(self, setting: Setting) -> Train:
+        return replace(self.train, **self.custom_of(setting).train)
+
+    def numerics(self, setting: Setting) -> Setting:
+        """The setting of the single that a rung is compared with."""
+        structural = set(setting.structural) - (set() if self.custom_of(setting).same else {Axis.CUSTOM})
+        return Setting({axis: value for axis, value in setting.items() if axis not in structural})
+
+    def truth(self, setting: Setting) -> Setting:
+        """The setting of the single in float64 that says how far a rung's rounding goes."""
+        own = self.numerics(setting).get(Axis.CUSTOM, "")
+        return Setting({Axis.PRECISION: "" if self.exact else "fp64", Axis.CUSTOM: own})
 
     @property
     def plain(self) -> str:
@@ -255,6 +275,12 @@ def _rules(matrix: Matrix) -> list[str]:
     problems = []
     for label, ladder in matrix.ladders.items():
         problems += [matrix.key(label) + problem for problem in _rules_of_ladder(ladder)]
+    problems += unusable(matrix.custom)
+    for name, table in matrix.custom.items():
+        try:
+            TypeAdapter(Train).validate_json(json.dumps(asdict(matrix.train) | table.train, default=str))
+        except ValidationError as error:
+            problems += [f"custom.{name}.train.{_line(detail)}" for detail in error.errors()]
     labels = [also.label for also in matrix.also]
     for index, label in enumerate(labels):
         if not _LABEL.fullmatch(label) or label in ("again", "cold"):
@@ -278,6 +304,7 @@ def _rules_of_ladder(matrix: Matrix) -> list[str]:
                 Setting.parse(name)
             except ValueError as error:
                 problems.append(f"combine.{key}[{index}]: {error}")
+    problems += unknown(matrix.custom, matrix.axes.get(Axis.CUSTOM, ()))
     return problems
 
 

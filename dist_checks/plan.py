@@ -4,54 +4,17 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from covertable import Controller
 
-from dist_checks import pipeline
-from dist_checks.axes import SPEC, ZERO_STAGES, Axis, Layout, Setting, Value
+from dist_checks.axes import SPEC, SPECS, ZERO_STAGES, Axis, Layout, Setting, Value
 from dist_checks.matrix import ConfigError, Matrix
+from dist_checks.refusals import Facts, Refusals
 from dist_checks.rung import Role, Rung
 
 SCHEMA = 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
-    """What a recipe says about itself: read by the plan, so that it needs no torch."""
-
-    divisors: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    """For an axis, the named numbers that its degree must divide: ``{"tp": {"heads": 4}}``."""
-    lacking: Mapping[str, str] = field(default_factory=dict)
-    """The axes that it has no seam for, each with what they need: ``{"cp": "needs a recipe with ..."}``."""
-    description: Mapping[str, Any] = field(default_factory=dict)
-    """All of it, for the judge."""
-
-    @property
-    def accelerators(self) -> int:
-        """Devices that torch finds where ranks run; 0 on a machine with none."""
-        return int(self.description.get("accelerators", 0))
-
-    @property
-    def samples(self) -> int | None:
-        """Of an epoch; None where the recipe does not say."""
-        return self.description.get("samples")
-
-    @property
-    def stages(self) -> int | None:
-        """Into how many stages of a pipeline the model can be cut, 1 for not at all; None where it does not say."""
-        return self.description.get("stages")
-
-    @property
-    def frameworks(self) -> Collection[str]:
-        """Besides torch, those that can be imported where ranks run."""
-        found: Collection[str] = self.description.get("frameworks", ())
-        return found
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Facts:
-        return cls(divisors=data.get("divisors", {}), lacking=data.get("lacking", {}), description=data)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +101,7 @@ def _ladder(matrix: Matrix, label: str, facts: Facts, devices: int) -> Plan:
             raise ConfigError(f"axes.{axis}[{index}]: {reason}")
 
     for index, setting in enumerate(matrix.included):
-        if reason := refuse(setting, asked=True):
+        if reason := refuse(setting):
             raise ConfigError(f"combine.include[{index}]: {reason}")
 
     skipped: dict[Setting, str] = {}
@@ -147,12 +110,7 @@ def _ladder(matrix: Matrix, label: str, facts: Facts, devices: int) -> Plan:
         for setting in _combinations(matrix, refuse, skipped):
             wanted.append(setting)
     planned = dict.fromkeys(setting for setting in wanted if setting)
-    neighbours = [
-        near
-        for setting in planned
-        for near in setting.neighbours().values()
-        if not refuse(near, asked=setting in matrix.included)
-    ]
+    neighbours = [near for setting in planned for near in setting.neighbours().values() if not refuse(near)]
     rungs: list[Rung] = []
     for seed in matrix.seeds:
         rungs += _rungs_of_seed(matrix, label, seed, planned, neighbours)
@@ -162,104 +120,6 @@ def _ladder(matrix: Matrix, label: str, facts: Facts, devices: int) -> Plan:
         rungs=tuple(rungs),
         skipped=tuple(Skipped(setting=setting, reason=reason, recipe=label) for setting, reason in skipped.items()),
     )
-
-
-class Refusals:
-    """Why a setting cannot run, or an empty string."""
-
-    def __init__(self, matrix: Matrix, facts: Facts, devices: int) -> None:
-        self._matrix, self._facts, self._devices = matrix, facts, devices
-
-    def __call__(self, setting: Setting, *, asked: bool = False) -> str:
-        """``asked``: the user has named this very setting, so it may have degrees that could be confused."""
-        layout = Layout(setting)
-        for axis in setting:
-            for needed in SPEC[axis].needs:
-                if needed not in setting:
-                    return f"{axis} needs {needed}"
-            for other, why in SPEC[axis].refuses:
-                if other in setting:
-                    return f"{axis} cannot be combined with {other}: {why}"
-            if lacking := self._facts.lacking.get(axis):
-                return f"{axis} {lacking}"
-            for name, number in self._facts.divisors.get(axis, {}).items():
-                if rule := setting.must_divide(axis, f"the recipe's {name}", number):
-                    return rule
-        if reason := self._numbers(setting) or self._framework(setting):
-            return reason
-        if layout.world_size > self._devices:
-            return f"a world of {layout.world_size} ranks is larger than the {self._devices} devices"
-        batch = self._smallest_batch()
-        cut = pipeline.micro_batches(setting)
-        micro_batches = setting.degree(Axis.ACCUM) * cut
-        passes = layout.data_size * micro_batches
-        if batch < passes:
-            of = f" ({setting.degree(Axis.ACCUM)} of accum x {cut} of pp)" if cut > 1 else ""
-            return (
-                f"{layout.data_size} data ranks with {micro_batches} micro-batches each{of} need {passes} "
-                f"samples, and the smallest batch has {batch}"
-            )
-        if stages := self._too_many_stages(setting):
-            return stages
-        for excluded in self._matrix.excluded:
-            if excluded.items() <= setting.items():
-                return f"combine.exclude has {excluded.name}"
-        return "" if asked else self._confusing(setting)
-
-    def _too_many_stages(self, setting: Setting) -> str:
-        stages, most = pipeline.stages(setting), self._facts.stages
-        if most is None or stages <= most:
-            return ""
-        name = self._facts.description.get("name", "")
-        each = stages // setting.degree(Axis.PP)
-        ranks = f"{setting.degree(Axis.PP)} ranks of pp with {each} stage{'s' * (each > 1)} each"
-        return f"{ranks} need {stages} stages, and recipe {name} can be cut into at most {most}"
-
-    def _numbers(self, setting: Setting) -> str:
-        """What cannot be computed in the precision that is asked for."""
-        precision = str(setting.get(Axis.PRECISION, ""))
-        if precision.endswith("_params") and setting.structural:
-            return (
-                f"{precision} is for one device, which zero with {precision.removesuffix('_params')} is compared with"
-            )
-        if setting.get(Axis.ZERO) in ZERO_STAGES:
-            if precision == "fp64":
-                return "zero 1 to 3 cannot be computed in fp64: DeepSpeed keeps float32 weights"
-            if precision == "fp32" and self._matrix.exact:
-                return (
-                    "zero 1 to 3 are computed in fp32 where the other rungs are in fp64: this would be the same again"
-                )
-        return ""
-
-    def _framework(self, setting: Setting) -> str:
-        if setting.get(Axis.ZERO) in ZERO_STAGES and "deepspeed" not in self._facts.frameworks:
-            return (
-                "zero 1 to 3 need DeepSpeed, which cannot be imported where ranks run: "
-                "pip install 'dist-checks[deepspeed]'"
-            )
-        return ""
-
-    def _smallest_batch(self) -> int:
-        """In samples: the last batch of an epoch may be smaller than the others."""
-        batch = self._matrix.train.batch
-        samples = self._facts.samples
-        return batch if samples is None else min(batch, samples % batch or batch)
-
-    def _confusing(self, setting: Setting) -> str:
-        """Two axes of one degree: a factor of 2 would have two suspects. Refused where the matrix has a better one."""
-        degrees = {axis: setting.degree(axis) for axis in setting if SPEC[axis].devices}
-        for one, two in itertools.combinations(degrees, 2):
-            if degrees[one] != degrees[two]:
-                continue
-            for axis, other in ((one, two), (two, one)):
-                better = [value for value in self._matrix.axes.get(axis, ()) if value != degrees[other]]
-                world = Layout(setting).world_size // degrees[axis]
-                if any(isinstance(value, int) and value * world <= self._devices for value in better):
-                    return (
-                        f"{one} and {two} have the same degree ({degrees[one]}): their groups could be confused, "
-                        f"and {axis} has other degrees"
-                    )
-        return ""
 
 
 def _alone(matrix: Matrix) -> dict[tuple[Axis, int], Setting]:
@@ -294,8 +154,12 @@ def _combinations(matrix: Matrix, refuse: Refusals, skipped: dict[Setting, str])
         rows = (dict(zip(factors, values, strict=True)) for values in itertools.product(*factors.values()))
         return [Setting(row) for row in rows if allowed(row)]
 
-    structural = {axis: values for axis, values in factors.items() if SPEC[Axis(axis)].structural}
-    others = [setting for setting, pair in pairs.items() if pair.numerics and setting not in skipped]
+    # What the user sets may be anything: it is paired with each axis alone, like numbers.
+    apart = {axis.value for axis in factors_apart()}
+    structural = {axis: values for axis, values in factors.items() if axis not in apart}
+    others = [
+        setting for setting, pair in pairs.items() if apart.intersection(pair.to_json()) and setting not in skipped
+    ]
     if len(structural) < 2:
         return others
     constraint = {
@@ -306,6 +170,11 @@ def _combinations(matrix: Matrix, refuse: Refusals, skipped: dict[Setting, str])
     # The controller, not covertable.make: that one raises where a pair is impossible, and those are listed above.
     rows = Controller(structural, strength=2, constraints=[constraint]).make()
     return [*map(Setting, rows), *others]
+
+
+def factors_apart() -> tuple[Axis, ...]:
+    """Axes whose values are paired with each value of the others alone."""
+    return tuple(spec.axis for spec in SPECS if not spec.structural or spec.axis is Axis.CUSTOM)
 
 
 def _only(row: Mapping[str, Value], factors: Mapping[str, Sequence[Value]]) -> dict[str, Value]:
@@ -337,7 +206,7 @@ def _computed_in(setting: Setting, matrix: Matrix) -> str:
 
 def _compared_with(setting: Setting, matrix: Matrix) -> Setting:
     """The single of the same numerics. DeepSpeed's bf16 and fp16 are no autocast: the model itself is in 16 bits."""
-    numerics = setting.numerics
+    numerics = matrix.numerics(setting)
     if setting.get(Axis.ZERO) not in ZERO_STAGES:
         return numerics
     precision = _computed_in(setting, matrix)
@@ -353,14 +222,14 @@ def _rungs_of_seed(
 ) -> list[Rung]:
     """Singles first, then by number of axes and by size, so that the simplest failure is seen first."""
     settings = dict.fromkeys((*planned, *neighbours))
-    numerics = dict.fromkeys((Setting(), *(setting.numerics for setting in settings)))
+    numerics = dict.fromkeys((Setting(), *map(matrix.numerics, settings)))
     numerics |= dict.fromkeys(_compared_with(setting, matrix) for setting in settings)
-    truth = Setting() if matrix.exact else Setting({Axis.PRECISION: "fp64"})
-    singles = dict.fromkeys((truth, *numerics))
+    singles = dict.fromkeys((*map(matrix.truth, numerics), *numerics))
 
     suffix = _suffix(label) + (f"@seed{seed}" if seed != matrix.seeds[0] else "")
 
     def rung(setting: Setting, role: Role) -> Rung:
+        truth = matrix.truth(setting)
         return Rung(
             id=setting.name + suffix,
             role=role,
@@ -371,6 +240,7 @@ def _rungs_of_seed(
             reference=None if role is Role.SINGLE else _compared_with(setting, matrix).name + suffix,
             truth=None if setting == truth else truth.name + suffix,
             recipe=label,
+            cold=bool(matrix.custom_of(setting).env),
             planned=setting in planned or not setting,
         )
 
@@ -388,7 +258,7 @@ def _twins(rungs: Sequence[Rung], *, cold: bool) -> list[Rung]:
     """The single again, and the smallest rung of several ranks started cold."""
     first = rungs[0]
     twins = [replace(first, id=f"{first.id}@again", role=Role.TWIN, twin_of=first.id)]
-    several = [rung for rung in rungs if rung.role is Role.RUNG and rung.layout.world_size > 1]
+    several = [rung for rung in rungs if rung.role is Role.RUNG and rung.layout.world_size > 1 and not rung.cold]
     if cold and several:
         small = min(several, key=lambda rung: rung.layout.world_size)
         twins.append(replace(small, id=f"{small.id}@cold", role=Role.TWIN, twin_of=small.id, cold=True))

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from dist_checks import plan as planning
 from dist_checks import submitting
+from dist_checks.axes import Axis, Setting
 from dist_checks.cost import device_hours
 from dist_checks.deciding import decide
 from dist_checks.judging.judge import PlanError, document
@@ -23,6 +24,7 @@ from dist_checks.launching import PRELOAD as PRELOAD
 from dist_checks.launching import largest_world, nodes_needed, open_launcher, submits, terminated_is_interrupted
 from dist_checks.matrix import ConfigError, Matrix, parse
 from dist_checks.plan import Plan
+from dist_checks.refusals import Facts
 from dist_checks.report import github, write_pages
 from dist_checks.run_folder import environment, new_folder
 from dist_checks.rung import Rung
@@ -228,7 +230,7 @@ def last_seconds(run: Path = Path("runs/latest")) -> dict[str, float]:
         return {}
 
 
-def describe(matrix: Matrix, launcher: Launcher, fault: str | None = None) -> dict[str, planning.Facts]:
+def describe(matrix: Matrix, launcher: Launcher, fault: str | None = None) -> dict[str, Facts]:
     """What each recipe and the devices are, asked in a process of its own: this one never imports torch.
 
     Raises ConfigError where a recipe cannot be used, or there is no such fault.
@@ -242,7 +244,7 @@ def describe(matrix: Matrix, launcher: Launcher, fault: str | None = None) -> di
     return out
 
 
-def _describe(matrix: Matrix, launcher: Launcher, fault: str | None) -> planning.Facts:
+def _describe(matrix: Matrix, launcher: Launcher, fault: str | None) -> Facts:
     with tempfile.TemporaryDirectory(prefix="dist-checks-") as temporary:
         folder = Path(temporary)
         job = Job(
@@ -250,7 +252,13 @@ def _describe(matrix: Matrix, launcher: Launcher, fault: str | None) -> planning
             folder=folder,
             world_size=1,
             entry=DESCRIBE,
-            payload=_payload(matrix, folder, fault),
+            payload={
+                **_payload(matrix, Setting(), folder, fault),
+                "custom": {
+                    str(name): matrix.options | matrix.custom[str(name)].options
+                    for name in matrix.axes.get(Axis.CUSTOM, ())
+                },
+            },
             deadline=matrix.launch.deadline,
         )
         try:
@@ -260,7 +268,7 @@ def _describe(matrix: Matrix, launcher: Launcher, fault: str | None) -> planning
             raise ConfigError(f"launch.launcher: '{matrix.launch.launcher}' cannot start ranks: {reason}") from None
         if exit.state is not State.DONE:
             raise ConfigError(_reason(exit))
-        return planning.Facts.from_json(_read_json(folder / "recipe.json"))
+        return Facts.from_json(_read_json(folder / "recipe.json"))
 
 
 def _reason(exit: Exit) -> str:
@@ -269,11 +277,11 @@ def _reason(exit: Exit) -> str:
     return lines[-1].removeprefix("ValueError: ")
 
 
-def _plan(matrix: Matrix, facts: Mapping[str, planning.Facts], launcher: Launcher) -> Plan:
+def _plan(matrix: Matrix, facts: Mapping[str, Facts], launcher: Launcher) -> Plan:
     return planning.make(matrix, facts, _largest(matrix, facts, launcher))
 
 
-def _largest(matrix: Matrix, facts: Mapping[str, planning.Facts], launcher: Launcher) -> int:
+def _largest(matrix: Matrix, facts: Mapping[str, Facts], launcher: Launcher) -> int:
     return largest_world(matrix, launcher, facts[""].accelerators)
 
 
@@ -295,7 +303,7 @@ def _choose(plan: Plan, select: str, failed_in: Path | None) -> Plan:
     return plan if chosen == set(ids) else plan.only(chosen)
 
 
-def _start(matrix: Matrix, fault: str | None, stack: ExitStack) -> tuple[Launcher, dict[str, planning.Facts]]:
+def _start(matrix: Matrix, fault: str | None, stack: ExitStack) -> tuple[Launcher, dict[str, Facts]]:
     """A launcher for the devices that a first process of it has found."""
     launcher = stack.enter_context(open_launcher(matrix))
     facts = describe(matrix, launcher, fault)
@@ -313,33 +321,39 @@ def jobs(matrix: Matrix, rungs: Iterable[Rung], folder: Path, fault: str | None 
     ladders = matrix.ladders
     for rung in rungs:
         own = folder / "rungs" / rung.id
+        env = matrix.custom_of(rung.setting).env
         yield Job(
             name=rung.id,
             folder=own,
             world_size=rung.layout.world_size,
             entry=ENTRY,
-            payload={**_payload(ladders[rung.recipe], own, fault), "rung": rung.to_json()},
-            env={"TORCH_FR_BUFFER_SIZE": FLIGHT_RECORDS},
+            payload={
+                **_payload(ladders[rung.recipe], rung.setting, own, fault),
+                "rung": rung.to_json(),
+                "env": list(env),
+            },
+            env={"TORCH_FR_BUFFER_SIZE": FLIGHT_RECORDS, **env},
             deadline=matrix.launch.deadline,
-            stall=matrix.launch.stall,
+            # A compiler at work ends no step for minutes.
+            stall=matrix.launch.deadline if Axis.COMPILE in rung.setting else matrix.launch.stall,
             pulse=".jsonl",
             cold=rung.cold,
         )
 
 
-def _payload(matrix: Matrix, folder: Path, fault: str | None) -> dict[str, Any]:
-    train = asdict(matrix.train)
+def _payload(matrix: Matrix, setting: Setting, folder: Path, fault: str | None) -> dict[str, Any]:
+    train = asdict(matrix.train_of(setting))
     planted = {"fault": fault} if fault else {}
     return planted | {
         "folder": str(folder.absolute()),
         "recipe": matrix.recipe,
-        "options": matrix.options,
+        "options": matrix.options | matrix.custom_of(setting).options,
         "train": train | {"clip": train["clip"] or None},
     }
 
 
 def _write_inputs(
-    folder: Path, matrix: Matrix, plan: Plan, facts: Mapping[str, planning.Facts], source: str | None, given: str
+    folder: Path, matrix: Matrix, plan: Plan, facts: Mapping[str, Facts], source: str | None, given: str
 ) -> None:
     (folder / "matrix.toml").write_text(source or matrix.to_toml(), encoding="utf-8")
     _write_json(
@@ -354,6 +368,7 @@ def _write_inputs(
                 "steps": matrix.steps,
             },
             "train": asdict(matrix.train),
+            "custom": {name: asdict(table) for name, table in matrix.custom.items()},
             "recipe": dict(facts[""].description),
             "also": {label: dict(each.description) for label, each in facts.items() if label},
             "given": given,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dist_checks.axes import SPEC
+from dist_checks.axes import SPEC, Axis
 from dist_checks.judging.court import Court
 from dist_checks.judging.outcome import Outcome
 from dist_checks.judging.verdict import Blamed, Broken, Status, Verdict
@@ -31,7 +31,9 @@ def blame(outcomes: Sequence[Outcome]) -> Verdict:
 
 def _words(broken: Broken, outcomes: Sequence[Outcome]) -> str:
     """``tp (alone)``, ``dp_replicate x accum (only together)``, ``tp (alone; 4 fails, 2 passes)``."""
-    name = " x ".join(axis.value for axis in broken.setting)
+    name = " x ".join(
+        SPEC[axis].word(value) if axis is Axis.CUSTOM else axis.value for axis, value in broken.setting.items()
+    )
     notes = ["alone" if len(broken.setting) == 1 else "only together"]
     choices = [str(value) for axis, value in broken.setting.numerics.items() if SPEC[axis].takes == "choice"]
     notes += [f"in {value}" for value in choices]

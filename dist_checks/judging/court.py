@@ -39,7 +39,7 @@ class Court:
             first = outcome.first
             if outcome.status is not Status.FAIL or first is None or first.blames in (Blamed.LAUNCHER, Blamed.RACE):
                 continue
-            if outcome.rung.truth is None:
+            if outcome.rung.truth is None and Axis.CUSTOM not in outcome.rung.setting:
                 wrong.append(
                     f"the recipe on one device ({first.check} of {outcome.rung.id}), so nothing above it counts"
                 )
@@ -142,13 +142,7 @@ class Court:
     def axes(self) -> Iterator[Broken]:
         failing = self._failing()
         narrow = self._narrow(failing)
-        for precision in dict.fromkeys(o.rung.precision for o in narrow):
-            # One device alone is wrong in these numbers, and right in float64.
-            wrong = [o for o in narrow if o.rung.precision == precision]
-            ids = {o.rung.id for o in wrong}
-            above = [o.rung.id for o in failing if o.rung.reference in ids]
-            setting = Setting({Axis.PRECISION: precision})
-            yield self._broken(setting, wrong[0], (*ids, *above), decided=True)
+        yield from self._numbers(narrow, failing)
         failing = self._above(failing, narrow)
         sets = self._guilty_sets(failing)
         for found in sorted(sets, key=lambda found: (len(found[0].axes), [*Axis].index(next(iter(found[0].axes))))):
@@ -156,6 +150,26 @@ class Court:
             rungs = [o.rung.id for o in failing if any(items <= o.rung.setting.items() for items in values)]
             decided = any(guilty.decided for guilty in found)
             yield self._broken(found[0].axes, found[0].outcome, tuple(rungs), decided=decided)
+
+    def _numbers(self, narrow: Sequence[Outcome], failing: Sequence[Outcome]) -> Iterator[Broken]:
+        """One device alone is wrong in these numbers or with these kernels, and right in plain float64."""
+        settings = [(outcome.rung.recipe, outcome.rung.setting) for outcome in narrow]
+        blamed: dict[Setting, tuple[Outcome, bool]] = {}
+        for outcome in sorted(narrow, key=lambda o: len(o.rung.setting)):
+            recipe, setting = outcome.rung.recipe, outcome.rung.setting
+            smaller = (other for of, other in settings if of == recipe and other != setting)
+            if any(other.items() <= setting.items() for other in smaller):
+                continue  # explained by a single with fewer axes that fails
+            found, decided = Setting({Axis.PRECISION: outcome.rung.precision}), True
+            if len(setting) > 1:
+                found, decided = self._guilty(recipe, setting)
+            elif setting:
+                found = setting
+            blamed.setdefault(found, (outcome, decided))
+        for found, (outcome, decided) in blamed.items():
+            with_it = {o.rung.id for o in narrow if found.items() <= {**o.rung.setting, **_precision(o)}.items()}
+            above = [o.rung.id for o in failing if o.rung.id in with_it or o.rung.reference in with_it]
+            yield self._broken(found, outcome, tuple(above), decided=decided)
 
     def smallest(self) -> list[Outcome]:
         """The smallest failing rung of each set of axes that is accused."""
@@ -216,6 +230,11 @@ def _not_repeated(twin: Outcome, repeated: Outcome | None) -> str:
     assert differs is not None
     where = f" at step {differs.step}" if differs.step is not None else ""
     return f"{id} differs from its own rerun{where}{_in(differs)}"
+
+
+def _precision(outcome: Outcome) -> dict[Axis, str]:
+    """Of any rung, also where the axis is off."""
+    return {Axis.PRECISION: outcome.rung.precision}
 
 
 def _in(finding: Finding) -> str:

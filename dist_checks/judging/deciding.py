@@ -61,10 +61,15 @@ def _neighbour(rung: Rung, near: Setting, known: dict[str, Rung]) -> Iterator[Ru
 
     def made(setting: Setting, **fields: object) -> Rung:
         made = replace(rung, id=setting.name + suffix, setting=setting, planned=False, **fields)  # type: ignore[arg-type]
-        return replace(made, precision=str(setting.get(Axis.PRECISION, plain)))
+        cold = rung.cold and Axis.CUSTOM in setting
+        return replace(made, precision=str(setting.get(Axis.PRECISION, plain)), cold=cold)
 
-    single = near.numerics.name + suffix
+    reference = known.get(str(rung.reference))
+    # A custom axis with numbers of its own is on in the single as well.
+    own = {Axis.CUSTOM: reference.setting.get(Axis.CUSTOM, "")} if reference is not None and Axis.CUSTOM in near else {}
+    numerics = Setting({**near.numerics, **own})
+    single = numerics.name + suffix
     if single not in known:
-        yield made(near.numerics, role=Role.SINGLE, reference=None)
-    if near != near.numerics:
+        yield made(numerics, role=Role.SINGLE, reference=None)
+    if near != numerics:
         yield made(near, role=Role.RUNG, reference=single)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dist_checks.axes import Axis
 from dist_checks.judging import accepting
 from dist_checks.judging.accepting import Accepted
 from dist_checks.judging.blame import blame
@@ -163,6 +164,9 @@ class _Bench:
     def _view(self, rung: Rung, exit: Mapping[str, Any] | None) -> RungView:
         own = self._seen(rung.id)
         assert own is not None
+        named = rung.setting.get(Axis.CUSTOM)
+        recipe = self._plan.get("also", {}).get(rung.recipe, {}) if rung.recipe else self._plan.get("recipe", {})
+        custom = self._plan.get("custom", {}).get(named, {})
         return RungView(
             own=own,
             exit=exit,
@@ -171,8 +175,9 @@ class _Bench:
             repeated=self._seen(rung.twin_of),
             others_repeat=self._others_repeat(rung),
             seeds=self._seeds(rung),
-            recipe=self._plan.get("also", {}).get(rung.recipe, {}) if rung.recipe else self._plan.get("recipe", {}),
-            train=self._plan.get("train", {}),
+            recipe={**recipe, **recipe.get("custom", {}).get(named, {})},
+            train={**self._plan.get("train", {}), **custom.get("train", {})},
+            custom=custom,
             command=f"dist-checks run {self._plan.get('given', '')}".strip(),
         )
 

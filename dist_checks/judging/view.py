@@ -14,13 +14,13 @@ from dist_checks.judging.comparison import Comparison, compare
 from dist_checks.judging.reading import Trace
 from dist_checks.judging.seen import Seen
 from dist_checks.judging.start import other_start
-from dist_checks.judging.tolerance import DTYPE, EPS, Rule, Tolerance, narrowest
+from dist_checks.judging.tolerance import DTYPE, EPS, Rule, Tolerance, narrowest, of_single
 from dist_checks.judging.verdict import Blamed, Explanation, Finding, Status
 from dist_checks.rung import Rung
 from dist_checks.trace import BEFORE, Kind
 
-SAME_DRAWS = frozenset({Axis.CKPT_ACT})
-"""Structural axes under which one device draws the random numbers of the reference, in its order."""
+SAME_DRAWS = frozenset({Axis.CKPT_ACT, Axis.FUSED, Axis.PRECISION, Axis.CUSTOM})
+"""Axes under which one device draws the random numbers of the reference, in its order."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,8 @@ class RungView:
     """What the rung is compared with, of each seed: for the spread of late curves."""
     recipe: Mapping[str, Any] = field(default_factory=dict)
     train: Mapping[str, Any] = field(default_factory=dict)
+    custom: Mapping[str, Any] = field(default_factory=dict)
+    """What the custom axis of the rung sets: ``{options, train, env}``."""
     command: str = "dist-checks run"
     """What ran this ladder: findings say how to run a part of it."""
 
@@ -64,16 +66,24 @@ class RungView:
 
     @cached_property
     def tolerance(self) -> Tolerance:
-        if self.rung.exact and self.rung.reference is not None:
-            evidence = self.reference.trace.ranks[0].evidence if self.reference and self.reference.trace.ranks else {}
-            return Tolerance(rule=Rule.REFERENCE, eps=narrowest(self.rung.precision, evidence))
-        eps = EPS[DTYPE[self.rung.precision]]
-        return Tolerance(rule=Rule.TRUTH if self.rung.reference is not None else Rule.ROUNDING, eps=eps)
+        if self.rung.exact and not self.is_truth:
+            return Tolerance(rule=Rule.REFERENCE, eps=self.narrowest)
+        if self.rung.reference is not None:
+            return Tolerance(rule=Rule.TRUTH, eps=EPS[DTYPE[self.rung.precision]])
+        return of_single(self.rung.precision)
+
+    @cached_property
+    def narrowest(self) -> float:
+        """Eps of what the model computes with in float64: singles record it, but for one that is compiled."""
+        singles = [seen for seen in (self.own, self.reference, self.truth) if seen is not None and seen.trace.ranks]
+        narrowed = [one for seen in singles for one in seen.trace.ranks[0].evidence.get("narrowed") or ()]
+        return narrowest(self.rung.precision, {"narrowed": narrowed})
 
     @property
     def yard(self) -> Seen | None:
-        """What the numbers of this rung are compared with."""
-        return self.reference if self.tolerance.rule is Rule.REFERENCE else self.truth
+        """What the numbers of this rung are compared with; of a single in float64 with other kernels, the truth."""
+        exact = self.tolerance.rule is Rule.REFERENCE and self.rung.reference is not None
+        return self.reference if exact else self.truth
 
     @property
     def no_yard(self) -> str:
@@ -81,7 +91,8 @@ class RungView:
         if self.is_truth:
             return "the float64 single is what others are compared with"
         if self.yard is None or not self.yard.trace.ranks:
-            wanted = self.rung.reference if self.tolerance.rule is Rule.REFERENCE else self.rung.truth
+            exact = self.tolerance.rule is Rule.REFERENCE
+            wanted = (self.rung.reference if exact else None) or self.rung.truth
             return f"{wanted}, which it is compared with, left no trace"
         if self.tolerance.rule is Rule.TRUTH and (self.reference is None or not self.reference.trace.ranks):
             return f"{self.rung.reference}, which says how far rounding goes, left no trace"
@@ -118,7 +129,9 @@ class RungView:
     @cached_property
     def not_comparable(self) -> str:
         """Why comparing with the yard says nothing; empty where it does."""
-        redrawn = [axis.value for axis in self.rung.setting.structural if axis not in SAME_DRAWS]
+        redrawn = [axis.value for axis in self.rung.setting if axis not in SAME_DRAWS]
+        if self.yard is self.reference and Axis.COMPILE in self.rung.setting:
+            redrawn.remove(Axis.COMPILE.value)  # both draw as compiled code does
         if self.dropout and redrawn:
             return (
                 f"the recipe has dropout, which masks other elements under {' and '.join(redrawn)}: "

@@ -14,6 +14,9 @@ from torch.distributed.distributed_c10d import GroupName
 RECORDERS = ("_dump_fr_trace_json", "_dump_nccl_trace_json")
 """Of the other backends, and of nccl. JSON, because nothing that is read here is to be executed."""
 
+LOOP = "loop"
+"""Description of groups that a training loop has for itself: what is sent there is no work of an axis."""
+
 Mark = Mapping[str, int]
 """For each recorder the number of its next record."""
 
@@ -35,8 +38,8 @@ def mark() -> Mark:
 def collectives(since: Mark | None = None) -> dict[str, dict[str, int]] | None:
     """``{axis: {operation: count}}`` since a mark, as far as the ring goes back; None where nothing is recorded.
 
-    A group that no mesh dim describes is called by its ranks: ``ranks 0,1,2``. So is a mesh dim that spans the world,
-    because it shares the group of all ranks.
+    A group that no mesh dim describes is called by its ranks: ``ranks 0,1,2`` (one of the loop's own ``loop``). So is a
+    mesh dim that spans the world, because it shares the group of all ranks.
     """
     if not is_recording():
         return None
@@ -60,6 +63,8 @@ def _entries(recorder: str) -> Iterator[dict[str, Any]]:
 def _group_name(name: str, description: str) -> str:
     if description.startswith("mesh_"):
         return description.removeprefix("mesh_")
+    if description == LOOP:
+        return description
     try:
         ranks = dist.get_process_group_ranks(torch._C._distributed_c10d._resolve_process_group(GroupName(name)))
     except (ValueError, RuntimeError, KeyError):  # the group has been destroyed

@@ -2,31 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
+from dist_checks.probe import compiling
 from dist_checks.probe.collectives import collectives, mark
 from dist_checks.probe.header import dtype_name
+from dist_checks.probe.kernels import OptimizerKernels, attention
 
 
 class Evidence:
     """On every rank: watches from when it is made to :meth:`fields`, which are those of the evidence event."""
 
-    def __init__(self, model: nn.Module, blocks: Mapping[str, nn.Module]) -> None:
+    def __init__(self, model: nn.Module, blocks: Mapping[str, nn.Module], optimizers: Sequence[Optimizer]) -> None:
         self._dtypes: set[str] = set()
         self._runs = {"forward": 0, "backward": 0}
+        self._attention: set[str] | None = None
         self._unrecorded: dict[tuple[str, str], str] = {}
         self._actions: list[tuple[str, int, int]] = []
+        compiled = compiling.inside_compiled(model)
         self._handles: list[RemovableHandle] = [
             module.register_forward_hook(self._saw_product)
             for module in model.modules()
-            if isinstance(module, nn.Linear)
+            if isinstance(module, nn.Linear) and module not in compiled
         ]
         self._handles += [block.register_forward_pre_hook(self._saw_block) for block in blocks.values()]
+        self._handles += [block.register_forward_hook(self._saw_output) for block in blocks.values()]
+        self._optimizer = OptimizerKernels(optimizers)
+        self._compiled = compiling.counts()
         self._since = mark()
         self._watching = True
 
@@ -43,11 +51,16 @@ class Evidence:
         if self._watching:
             self._actions.append((what, stage, number))
 
+    def _saw_output(self, module: nn.Module, args: Any, output: object) -> None:
+        if self._attention is None:  # of the first block: the others are like it
+            self._attention = attention(output)
+
     def unrecorded(self, kind: str, name: str, reason: str) -> None:
         """A tensor that the probe could not read: said once, so that its absence is not taken for a fault."""
         self._unrecorded.setdefault((kind, name), reason)
 
     def stop(self) -> None:
+        self._optimizer.stop()
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
@@ -57,6 +70,9 @@ class Evidence:
         return {
             "matmul_dtypes": sorted(self._dtypes),
             "block_runs": dict(self._runs),
+            "attention": sorted(self._attention or ()),
+            "optimizer_kernels": sorted(self._optimizer.names) if self._optimizer.steps else None,
+            "compiled": compiling.since(self._compiled),
             "collectives": collectives(self._since),
             **({"actions": self._actions} if self._actions else {}),
             "unrecorded": [

@@ -19,6 +19,8 @@ class Record:
     """The gradients once more, as the optimizer gets them."""
     narrowing: bool = False
     """Run the first step under a dispatch mode that notes where floats get narrower than the parameters. Slow."""
+    env: tuple[str, ...] = ()
+    """Environment variables whose values, as this rank sees them, are written down with the evidence."""
 
     def __post_init__(self) -> None:
         if self.every < 1 or self.state_every < 0 or self.outputs_steps < 0:

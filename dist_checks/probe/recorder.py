@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -58,11 +59,12 @@ class Recorder(Probe):
         about = {"device": str(self._device), **header}
         fields = header_fields(self._held.table(tied), self._held.groups(), tuple(blocks), about)
         self._writer = Writer(folder, rank, fields)
-        self._evidence = Evidence(model, blocks)
+        # Before those of the evidence, which are not to see what is done here.
+        self._handles = [o.register_step_pre_hook(self._before_optimizer) for o in self._optimizers]
+        self._evidence = Evidence(model, blocks, self._optimizers)
         self._scribe = Scribe(self._writer, self._device, self._evidence.unrecorded)
         self._blocks = BlockHooks(blocks, self._write_samples)
         self._narrowing = Narrowing(model) if record.narrowing else None
-        self._handles = [o.register_step_pre_hook(self._before_optimizer) for o in self._optimizers]
         self._scribe.tensors(BEFORE, self._weights())
         self._writer.flush()
         self._own_ledger = None if of_worker(folder) or not is_recording() else Ledger(folder, rank)
@@ -253,4 +255,6 @@ class Recorder(Probe):
         if self._narrowing is not None:
             self._narrowing.remove()
             narrowed = self._narrowing.found
-        self._writer.event("evidence", **self._evidence.fields(), **self._held.evidence(), narrowed=narrowed)
+        env = {name: os.environ.get(name) for name in self._record.env}
+        fields = {**self._evidence.fields(), **self._held.evidence(), "narrowed": narrowed, "env": env}
+        self._writer.event("evidence", **fields)

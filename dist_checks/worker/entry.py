@@ -8,6 +8,7 @@ import os
 import socket
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import asdict
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,13 +19,15 @@ import torch._dynamo  # optimizers and DTensor import it at first use: in a fork
 
 import dist_checks.probe.recorder
 import dist_checks.recipes.moe  # noqa: F401  # likewise
+from dist_checks.axes import Axis
 from dist_checks.probe.ledger import open_for_worker
 from dist_checks.probe.probe import Probe
 from dist_checks.probe.record import Record
-from dist_checks.recipes import TrainSettings, load
+from dist_checks.recipes import Recipe, TrainSettings, load
 from dist_checks.rung import Role, Rung
 from dist_checks.trace import Writer
 from dist_checks.worker import mesh, trainers, watching
+from dist_checks.worker.axes import compile
 
 DESCRIPTION = "recipe.json"
 FRAMEWORKS = ("deepspeed",)
@@ -35,7 +38,8 @@ def main(payload: Mapping[str, Any]) -> None:
     """On every rank: train the rung of ``payload`` and leave its trace in ``payload["folder"]``.
 
     ``{"rung": Rung as JSON, "folder": str, "recipe": "gpt", "options": {}, "train": {}}``; optional are ``device``
-    (``cpu`` or ``cuda``) and ``fault``, the id of a bug to plant. Raises ValueError where the rung cannot be run.
+    (``cpu`` or ``cuda``), ``fault``, the id of a bug to plant, and ``env``, the names of environment variables whose
+    values are recorded. Raises ValueError where the rung cannot be run.
     """
     rung, folder = Rung.from_json(payload["rung"]), Path(payload["folder"])
     ledger = open_for_worker(folder, int(os.environ.get("RANK", "0")))
@@ -68,9 +72,14 @@ def _train(payload: Mapping[str, Any], rung: Rung, folder: Path) -> None:
         "world_size": world.layout.world_size,
         "device": str(world.device),
         "device_id": mesh.device_id(world.device) or str(world.device),
+        "options": dict(payload.get("options") or {}),
+        "train": asdict(train),
         "coordinates": {axis.value: at for axis, at in world.layout.coordinates(world.rank).items()},
     }
-    record = Record(narrowing=rung.role is Role.SINGLE)
+    # Under a dispatch mode nothing is compiled; what the model narrows is known from the single that is not.
+    record = Record(
+        narrowing=rung.role is Role.SINGLE and Axis.COMPILE not in rung.setting, env=tuple(payload.get("env") or ())
+    )
     attach = partial(Probe.attach, folder=folder, rank=world.rank, header=header, record=record)
     trainers.choose(world)(
         recipe=recipe,
@@ -109,16 +118,32 @@ def catalogue(payload: Mapping[str, Any]) -> None:
 def describe(payload: Mapping[str, Any]) -> None:
     """In one process: write what the plan and the judge need to know of a recipe to ``recipe.json`` in the folder.
 
-    ``{"folder": str, "recipe": "gpt", "options": {}}``.
+    ``{"folder": str, "recipe": "gpt", "options": {}}``; optional is ``custom``, other options by name.
     """
     if "fault" in payload:
         from dist_checks.worker import faults
 
         faults.find(payload["fault"])
-    recipe = load(payload["recipe"], payload.get("options"))
+    description = _of_recipe(load(payload["recipe"], payload.get("options"))) | {
+        "missing": {axis: reason for axis, reason in ((Axis.COMPILE.value, compile.missing()),) if reason},
+        "frameworks": [name for name in FRAMEWORKS if importlib.util.find_spec(name) is not None],
+        "accelerators": torch.accelerator.device_count() if torch.accelerator.is_available() else 0,
+        "custom": {},
+    }
+    for name, options in payload.get("custom", {}).items():
+        try:
+            description["custom"][name] = _of_recipe(load(payload["recipe"], options))
+        except ValueError as error:
+            raise ValueError(f"custom.{name}: {error}") from error
+    folder = Path(payload["folder"])
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / DESCRIPTION).write_text(json.dumps(description, indent=1) + "\n")
+
+
+def _of_recipe(recipe: Recipe) -> dict[str, Any]:
     model = recipe.model()
     experts = recipe.experts(model)
-    description = {
+    return {
         "name": recipe.name,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "samples": recipe.samples,
@@ -129,9 +154,4 @@ def describe(payload: Mapping[str, Any]) -> None:
         "experts": [f"{path}.{name}" for path, module in experts.items() for name, _ in module.named_parameters()],
         "stages": recipe.most_stages,
         "dropout": recipe.dropout,
-        "frameworks": [name for name in FRAMEWORKS if importlib.util.find_spec(name) is not None],
-        "accelerators": torch.accelerator.device_count() if torch.accelerator.is_available() else 0,
     }
-    folder = Path(payload["folder"])
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / DESCRIPTION).write_text(json.dumps(description, indent=1) + "\n")

@@ -17,7 +17,8 @@ from dist_checks.recipes.base import Batch, Recipe
 from dist_checks.recipes.settings import TrainSettings
 from dist_checks.rung import Role
 from dist_checks.worker import axes, data, gradients, mesh, rng
-from dist_checks.worker.axes import accum, cp, ep, pp, precision, sequence, sp, tp
+from dist_checks.worker.axes import accum, cp, ep, fused, pp, precision, sequence, sp, tp
+from dist_checks.worker.axes import compile as compiling
 from dist_checks.worker.mesh import World
 
 
@@ -72,7 +73,9 @@ class Trainer:
         self.optimizer = self.make_optimizer()
 
     def make_optimizer(self) -> torch.optim.Optimizer:
-        return self.recipe.optimizer(self.model, self.train)
+        optimizer = self.recipe.optimizer(self.model, self.train)
+        fused.choose_kernels(optimizer, self.world)
+        return optimizer
 
     def make_scaler(self) -> torch.amp.GradScaler | None:
         return precision.make_scaler(self.world)
@@ -245,7 +248,8 @@ class Trainer:
         """Before the first step: the share that each sample of its batch has in the gradient, alone."""
         _, [ids] = self.read(0)
         total = self.collate(ids).count
-        with rng.kept(self.world.device):
+        # Samples come one by one, for which a second graph would be compiled.
+        with rng.kept(self.world.device), compiling.paused():
             for sample in ids:
                 self.optimizer.zero_grad()
                 self.backward(self.normalise(self.forward(self.collate([sample])), total))

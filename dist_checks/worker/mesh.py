@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import torch
@@ -10,6 +11,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from dist_checks.axes import Axis, Layout
+from dist_checks.probe.collectives import LOOP
 from dist_checks.rung import Rung
 
 INIT_METHOD = "LAUNCH_INIT_METHOD"
@@ -24,7 +26,8 @@ class World:
     rank: int
     device: torch.device
     mesh: DeviceMesh | None = None
-    """One dim for each axis of degree above 1, named like it; None in a world of one."""
+    """One dim for each axis of degree above 1, named like it, and for dp_shard where FSDP2 is in use for its precision;
+    None where there is no dim."""
     loss_group: dist.ProcessGroup | None = None
     """The ranks whose losses are of different parts of a batch, samples or tokens, and which share everything else;
     None where that is this one only."""
@@ -37,6 +40,11 @@ class World:
         return self.rung.setting.degree(axis)
 
     @property
+    def sharded(self) -> bool:
+        """FSDP2 holds the parameters: dp_shard is on, or the precision is one that FSDP2 makes."""
+        return sharded(self.rung)
+
+    @property
     def data_rank(self) -> int:
         return self.layout.data_rank(self.rank)
 
@@ -46,8 +54,10 @@ class World:
         return self.mesh[tuple(axis.value for axis in axes)]
 
     def flat(self, *axes: Axis) -> DeviceMesh:
-        """On every rank: the ranks along those of ``axes`` that are on, one at least, as a mesh of one dim."""
-        mesh = self.submesh(*(axis for axis in axes if self.degree(axis) > 1))
+        """On every rank: the ranks along those of ``axes`` that are dims, one at least, as a mesh of one dim."""
+        assert self.mesh is not None, axes
+        dims = self.mesh.mesh_dim_names or ()
+        mesh = self.submesh(*(axis for axis in axes if axis.value in dims))
         return mesh._flatten() if mesh.ndim > 1 else mesh
 
 
@@ -79,7 +89,7 @@ class WrongWorld(ValueError):
 
 
 def start(rung: Rung, wanted_device: str | None = None) -> World:
-    """On every rank: joins the other ranks. A world of one has no process group.
+    """On every rank: joins the other ranks. A world of one has no process group, unless FSDP2 needs one.
 
     Raises WrongWorld when the launcher started another number of ranks than the rung needs.
     """
@@ -88,7 +98,7 @@ def start(rung: Rung, wanted_device: str | None = None) -> World:
     layout = rung.layout
     if size != layout.world_size:
         raise WrongWorld(f"rung {rung.id} needs {layout.world_size} ranks, the launcher started {size}")
-    if size == 1:
+    if size == 1 and not sharded(rung):
         return World(rung=rung, rank=rank, device=device)
     dist.init_process_group(
         backend=dist.get_default_backend_for_device(device),
@@ -97,14 +107,20 @@ def start(rung: Rung, wanted_device: str | None = None) -> World:
         world_size=size,
         device_id=None if device.type == "cpu" else device,
     )
-    return World(
-        rung=rung, rank=rank, device=device, mesh=build_mesh(layout, device), loss_group=loss_group(layout, rank)
-    )
+    mesh = build_mesh(layout, device, (Axis.DP_SHARD,) if sharded(rung) else ())
+    return World(rung=rung, rank=rank, device=device, mesh=mesh, loss_group=loss_group(layout, rank))
 
 
-def build_mesh(layout: Layout, device: torch.device) -> DeviceMesh:
-    """On every rank. Ranks are numbered as in :class:`~dist_checks.axes.Layout`: the last axis varies fastest."""
-    on = {axis.value: degree for axis, degree in layout.degrees.items() if degree > 1}
+def sharded(rung: Rung) -> bool:
+    return rung.setting.degree(Axis.DP_SHARD) > 1 or rung.precision == "bf16_fsdp"
+
+
+def build_mesh(layout: Layout, device: torch.device, always: Collection[Axis] = ()) -> DeviceMesh:
+    """On every rank; axes of degree 1 are dims only if they are among ``always``.
+
+    Ranks are numbered as in :class:`~dist_checks.axes.Layout`: the last axis varies fastest.
+    """
+    on = {axis.value: degree for axis, degree in layout.degrees.items() if degree > 1 or axis in always}
     mesh = init_device_mesh(device.type, tuple(on.values()), mesh_dim_names=tuple(on))
     if Axis.DP_SHARD in on and Axis.TP in on:
         # Known to the mesh from now on: the gradient norm is added up by one collective instead of one for each dim.
@@ -118,7 +134,7 @@ def loss_group(layout: Layout, rank: int) -> dist.ProcessGroup | None:
         return None
     # Every rank has to make every group, in the same order.
     groups: dict[tuple[int, ...], dist.ProcessGroup] = {
-        ranks: dist.new_group(list(ranks)) for ranks in layout.groups(*layout.loss_axes)
+        ranks: dist.new_group(list(ranks), group_desc=LOOP) for ranks in layout.groups(*layout.loss_axes)
     }
     return groups[layout.group(rank, *layout.loss_axes)]
 

@@ -10,9 +10,10 @@ import torch
 from torch import nn
 
 from dist_checks.matrix import ConfigError, parse
-from dist_checks.plan import Facts, make
+from dist_checks.plan import make
 from dist_checks.recipes import Recipe, load
 from dist_checks.recipes.moe import CHOSEN, NOWHERE, Experts, MoE, Router
+from dist_checks.refusals import Facts
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from dist_checks.judging.logical import Key
-from dist_checks.judging.tolerance import DTYPE, EPS, Rule, Tolerance, narrowest
+from dist_checks.judging.tolerance import Rule, Tolerance, of_single
 from dist_checks.judging.verdict import Blamed, Finding
 from dist_checks.judging.view import RungView
 from dist_checks.trace import NO_ITEM, Kind
@@ -71,6 +71,5 @@ def check(view: RungView) -> Iterator[Finding]:
 
 def _tolerance(view: RungView) -> Tolerance:
     if view.rung.exact:
-        evidence = view.trace.ranks[0].evidence
-        return Tolerance(rule=Rule.REFERENCE, eps=narrowest(view.rung.precision, evidence))
-    return Tolerance(rule=Rule.ROUNDING, eps=EPS[DTYPE[view.rung.precision]])
+        return Tolerance(rule=Rule.REFERENCE, eps=view.narrowest)
+    return of_single(view.rung.precision)

@@ -45,11 +45,13 @@ def check(view: RungView) -> Iterator[Finding]:
 
 
 def _replicate(view: RungView, axis: Axis) -> Proof:
-    """Replicas that talk to each other, or at least read different samples; whether gradients are reduced is for other
-    checks to say."""
-    counted = _collectives(view, axis)
+    """Replicas that talk to each other; what they reduce is for other checks to say. Where collectives were not
+    recorded, replicas that read different samples have to do."""
+    counted = _among(view, axis)
     if counted:
         return True, f"{counted} collectives"
+    if all(rank.evidence.get("collectives") is not None for rank in view.trace.ranks):
+        return False, "no collective among its replicas was counted in the first step"
     step = view.trace.steps[0]
     for group in view.layout.groups(axis):
         ids = [
@@ -60,6 +62,18 @@ def _replicate(view: RungView, axis: Axis) -> Proof:
     if not any(rank.steps[step].get("ids") for rank in view.trace.ranks):
         return None, "neither collectives nor sample ids were recorded"
     return False, "all replicas read the same samples, and no collective was counted"
+
+
+def _among(view: RungView, axis: Axis) -> int:
+    """Operations in groups that hold all ranks of a group of the axis: its own, and those that span other axes too."""
+    groups = [set(group) for group in view.layout.groups(axis)]
+    total = 0
+    for rank in view.trace.ranks:
+        for name, operations in (rank.evidence.get("collectives") or {}).items():
+            ranks = {int(number) for number in name.removeprefix("ranks ").split(",") if number.isdecimal()}
+            if axis.value in name or any(group <= ranks for group in groups):
+                total += sum(int(count) for count in operations.values())
+    return total
 
 
 def _cut(view: RungView, axis: Axis) -> Proof:
@@ -255,6 +269,58 @@ def _recomputed(view: RungView, axis: Axis) -> Proof:
     return True, f"{runs['backward']} of {runs['forward']} blocks ran again in backward"
 
 
+def _compiled(view: RungView, axis: Axis) -> Proof:
+    """Every frame that was to be compiled became a graph. (A backend that fails is left for eager code where
+    ``suppress_errors`` is set, and so is everything where dynamo is disabled.)"""
+    graphs = 0
+    for rank in view.trace.ranks:
+        counts = rank.evidence.get("compiled")
+        if counts is None:
+            return None, f"torch's counters were not recorded on rank {rank.rank}"
+        if not counts["graphs"] or not counts["ok"]:
+            return False, f"rank {rank.rank} ran eager code: {counts['ok']} of {counts['frames']} frames were compiled"
+        if counts["ok"] < counts["frames"] or counts["breaks"]:
+            return False, (
+                f"rank {rank.rank} fell back to eager code: {counts['ok']} of {counts['frames']} frames were "
+                f"compiled, with {counts['breaks']} graph breaks"
+            )
+        graphs = counts["graphs"]
+    return True, f"{graphs} graphs compiled, nothing left to eager code"
+
+
+def _fused(view: RungView, axis: Axis) -> Proof:
+    """The kernel of attention in the graph of the first block, and what the optimizer called in its first step."""
+    told: list[str] = []
+    for rank in view.trace.ranks:
+        attention, optimizer = rank.evidence.get("attention") or (), rank.evidence.get("optimizer_kernels")
+        kernels = [name for name in attention if name.startswith("ScaledDotProduct")]
+        # No accelerator has a fused kernel for float64.
+        excused = view.rung.exact and not str(rank.header.get("device", "cpu")).startswith("cpu")
+        if attention and not kernels and not excused:
+            return False, f"attention on rank {rank.rank} is computed step by step"
+        if optimizer is not None and "fused" not in optimizer:
+            return False, f"the optimizer of rank {rank.rank} updates parameters one operation after the other"
+        told = [*kernels, *(["a fused optimizer"] if optimizer else [])]
+    if not told:
+        return None, "neither attention nor a step of the optimizer was recorded"
+    return True, " and ".join(told)
+
+
+def _custom(view: RungView, axis: Axis) -> Proof:
+    """Each rank has the variables in its environment, and was given the options and settings."""
+    if not view.custom:
+        return None, f"the plan does not say what {view.rung.setting[axis]} sets"
+    for rank in view.trace.ranks:
+        seen = {"env": rank.evidence.get("env") or {}}
+        seen |= {what: rank.header.get(what) or {} for what in ("options", "train")}
+        for what, values in seen.items():
+            for name, wanted in view.custom.get(what, {}).items():
+                if values.get(name) != (wanted or None if name == "clip" else wanted):
+                    return False, f"{what}.{name} is {values.get(name)!r} on rank {rank.rank}, not {wanted!r}"
+    told = [f"{what}.{name}" for what in ("env", "options", "train") for name in view.custom.get(what, {})]
+    return True, f"{', '.join(told)} as set"
+
+
 def _precision(view: RungView) -> Proof:
     wanted = DTYPE[view.rung.precision]
     seen = {plain_dtype(dtype) for rank in view.trace.ranks for dtype in rank.evidence.get("matmul_dtypes") or ()}
@@ -292,4 +358,7 @@ _PROOFS = {
     Axis.ZERO: _zero,
     Axis.ACCUM: _accum,
     Axis.CKPT_ACT: _recomputed,
+    Axis.COMPILE: _compiled,
+    Axis.FUSED: _fused,
+    Axis.CUSTOM: _custom,
 }

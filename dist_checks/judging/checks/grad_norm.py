@@ -76,7 +76,9 @@ def _norm(view: RungView, gradients: Full, rows: Ints, step: int) -> Norm:
     if gradients.nonfinite[rows].any():
         value = math.nan
     eps = max([EPS["float64"], *(eps_of(gradients.dtypes[gradients.tensor[row]]) for row in rows.tolist())])
-    return Norm(step=step, value=value, slack=math.sqrt(eps * MILDEST_FAULT) + (doubt / value**2 if value else 0.0))
+    # A norm of bf16 gradients is itself bf16: rounded by up to half a unit for each tensor, and again for all of them.
+    rounding = max(math.sqrt(eps * MILDEST_FAULT), eps)
+    return Norm(step=step, value=value, slack=rounding + (doubt / value**2 if value else 0.0))
 
 
 def _not_finite(writer: Writer, gradients: Full, norm: Norm) -> Finding | None:

@@ -11,6 +11,7 @@ import numpy as np
 from dist_checks.judging.comparison import Comparison, compare
 from dist_checks.judging.differences import findings
 from dist_checks.judging.logical import Full, Key
+from dist_checks.judging.lost_updates import lost, vanishes
 from dist_checks.judging.moves import moves
 from dist_checks.judging.reading import RankTrace
 from dist_checks.judging.tolerance import MILDEST_FAULT, Rule, eps_of
@@ -36,7 +37,7 @@ def check(view: RungView) -> Iterator[Finding]:
             f"no weights were recorded before and after a step: {view.trace.cut or 'nothing to compare'}"
         )
         return
-    still = _still(view, writer, mine)
+    still = _still(view, writer, mine) or lost(view, writer, mine)
     formula = _formula(view, writer, mine)
     told = [finding for finding in (still, formula) if finding is not None]
     if refused := writer.incomparable():
@@ -131,6 +132,8 @@ def _still(view: RungView, writer: Writer, mine: Full) -> Finding | None:
         # In narrow numbers a small step may vanish in rounding, in the reference as well.
         other = theirs.rows.get(key) if theirs is not None else None
         moved = other is None or bool(np.any(theirs.sketch[other])) if theirs is not None else True
+        if theirs is not None and other is not None and vanishes(view, key, float(theirs.norm[other])):
+            continue
         if (
             gradient is not None
             and gradients.norm[gradient] > view.tolerance.share(np.array([step]))[0] * total

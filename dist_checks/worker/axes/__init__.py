@@ -7,7 +7,21 @@ from typing import Protocol
 from torch import nn
 
 from dist_checks.recipes.base import Recipe
-from dist_checks.worker.axes import accum, ckpt_act, cp, dp_replicate, dp_shard, ep, pp, precision, sp, tp, zero
+from dist_checks.worker.axes import (
+    accum,
+    ckpt_act,
+    compile,
+    cp,
+    dp_replicate,
+    dp_shard,
+    ep,
+    fused,
+    pp,
+    precision,
+    sp,
+    tp,
+    zero,
+)
 from dist_checks.worker.mesh import World
 
 
@@ -25,7 +39,10 @@ class AxisModule(Protocol):
 # Numbers first, then what cuts tensors inside a layer, then what runs a layer again, then what deals layers out, then
 # what cuts or copies whole layers. sp before tp, which applies the plan of both; ep after tp, which has given the
 # experts a mesh. cp wraps nothing: dp_shard and dp_replicate reduce over its ranks as well.
-ORDER: tuple[AxisModule, ...] = (precision, sp, cp, tp, ep, ckpt_act, pp, dp_shard, dp_replicate, zero, accum)
+ORDER: tuple[AxisModule, ...] = (
+    *(precision, fused, sp, cp, tp, ep),
+    *(compile, ckpt_act, pp, dp_shard, dp_replicate, zero, accum),
+)
 
 
 def apply_all(model: nn.Module, recipe: Recipe, world: World) -> nn.Module:

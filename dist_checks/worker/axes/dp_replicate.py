@@ -19,7 +19,7 @@ from dist_checks.worker.mesh import World
 
 def apply(model: nn.Module, recipe: Recipe, world: World) -> nn.Module:
     axes = (Axis.DP_REPLICATE, Axis.EP, Axis.CP)
-    if all(world.degree(axis) == 1 for axis in axes) or world.degree(Axis.DP_SHARD) > 1:
+    if all(world.degree(axis) == 1 for axis in axes) or world.sharded:
         return model  # dp_shard has replicated its shards already
     if zero.stage(world):
         return model  # DeepSpeed's engine makes replicas, and reduces their gradients

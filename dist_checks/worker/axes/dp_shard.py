@@ -14,12 +14,13 @@ from torch.distributed.fsdp import fully_shard
 
 from dist_checks.axes import Axis
 from dist_checks.recipes.base import Recipe
-from dist_checks.worker.axes import ep, pp
+from dist_checks.worker.axes import ep, pp, precision
 from dist_checks.worker.mesh import World
 
 
 def apply(model: nn.Module, recipe: Recipe, world: World) -> nn.Module:
-    if world.degree(Axis.DP_SHARD) == 1:
+    """Also where dp_shard is off and the precision is FSDP2's: on a mesh of one rank it casts as on many."""
+    if not world.sharded:
         return model
     # Experts first: what is sharded already is left alone by the modules around it.
     shard(ep.experts(model, recipe, world).values(), world, Axis.DP_SHARD)
@@ -37,4 +38,4 @@ def shard(modules: Iterable[nn.Module], world: World, *axes: Axis) -> None:
     if world.degree(Axis.DP_REPLICATE) > 1:
         mesh = DeviceMesh._concatenate([world.submesh(Axis.DP_REPLICATE), mesh])
     for module in modules:
-        fully_shard(module, mesh=mesh)
+        fully_shard(module, mesh=mesh, mp_policy=precision.policy(world))

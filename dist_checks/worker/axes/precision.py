@@ -1,4 +1,5 @@
-"""precision: float64 and float32 throughout; bf16 and fp16 by autocast over float32 weights, fp16 with loss scaling."""
+"""precision: float64 and float32 throughout; bf16 and fp16 by autocast over float32 weights, fp16 with loss scaling;
+bfloat16 parameters; parameters that FSDP2 casts to bfloat16."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.distributed.fsdp import MixedPrecisionPolicy
 
 from dist_checks.axes import Axis
 from dist_checks.recipes.base import Recipe, local
@@ -19,7 +21,19 @@ AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 def apply(model: nn.Module, recipe: Recipe, world: World) -> nn.Module:
     """Weights and buffers start as float32 whatever the precision, so every rung starts from the same numbers."""
-    return model.double() if world.rung.precision == "fp64" else model
+    match world.rung.precision:
+        case "fp64":
+            return model.double()
+        case "bf16_pure":
+            return model.bfloat16()
+    return model
+
+
+def policy(world: World) -> MixedPrecisionPolicy:
+    """What FSDP2 casts: for bf16_fsdp a module's parameters and inputs; gradients are reduced and kept in float32."""
+    if world.rung.precision != "bf16_fsdp":
+        return MixedPrecisionPolicy()
+    return MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
 
 
 def autocast(world: World) -> AbstractContextManager[object]:

@@ -1,0 +1,44 @@
+"""What torch.compile did: which modules are compiled, how many frames became graphs, how many fell back."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+
+from torch import nn
+
+Counts = dict[str, int]
+
+
+def is_compiled(module: nn.Module) -> bool:
+    """By ``torch.compile(module)``, ``module.compile()`` or ``torch.compile(module.forward)``."""
+    return (
+        hasattr(module, "_orig_mod")
+        or getattr(module, "_compiled_call_impl", None) is not None
+        or hasattr(module.forward, "_torchdynamo_orig_callable")
+    )
+
+
+def inside_compiled(model: nn.Module) -> set[nn.Module]:
+    """Modules that a graph swallows: a hook there would be compiled too, or break the graph."""
+    return {inner for module in model.modules() if is_compiled(module) for inner in module.modules()}
+
+
+def counts() -> Counts | None:
+    """``{frames, ok, graphs, breaks}`` of this process so far; None where nothing can have been compiled."""
+    utils = sys.modules.get("torch._dynamo.utils")
+    if utils is None:
+        return None
+    counters: Mapping[str, Mapping[str, int]] = utils.counters
+    frames, stats = counters.get("frames", {}), counters.get("stats", {})
+    return {
+        "frames": frames.get("total", 0),
+        "ok": frames.get("ok", 0),
+        "graphs": stats.get("unique_graphs", 0),
+        "breaks": sum(counters.get("graph_break", {}).values()),
+    }
+
+
+def since(before: Counts | None) -> Counts | None:
+    now = counts()
+    return now and {name: count - (before or {}).get(name, 0) for name, count in now.items()}
