@@ -12,7 +12,7 @@ import numpy as np
 from dist_checks import pipeline
 from dist_checks.axes import SPEC, Axis
 from dist_checks.judging.comparison import Comparison
-from dist_checks.judging.logical import Floats, Full, Ints, Records
+from dist_checks.judging.logical import Floats, Full, Ints, Key, Records
 from dist_checks.judging.tolerance import worse
 from dist_checks.judging.verdict import Explanation
 from dist_checks.judging.view import RungView
@@ -26,7 +26,7 @@ Rows = Ints
 
 def explain(view: RungView, kind: Kind, found: Comparison, rows: Rows) -> Explanation | None:
     """The first explanation that repairs all of ``rows``, which fail at one step; None where none does."""
-    return scaled(view, kind, found, rows) or pieces(view, kind, found, rows)
+    return scaled(view, kind, found, rows) or pieces(view, kind, found, rows) or late(view, kind, found, rows)
 
 
 def subject(kind: Kind, count: int, of: int, *, past: bool = False) -> str:
@@ -209,3 +209,27 @@ def _sums_over(
         positions, indices = np.array(found, np.int64).T
         np.add.at(sketch, positions, view.trace.by_rank[rank].digests.take(indices)["sketch"])
     return pieces, sketch
+
+
+# What is right, but a step late
+
+
+def late(view: RungView, kind: Kind, found: Comparison, rows: Rows) -> Explanation | None:
+    """Each tensor is what the reference had in the step before: a buffer that was reduced and not waited for, or one
+    that was used again (deepspeedai/DeepSpeed PR#7965)."""
+    assert view.yard is not None
+    mine, yard = view.own.full(kind), view.yard.full(kind)
+    before = [
+        yard.rows.get(Key(key.name, key.step - 1, key.item)) for key in (found.keys[row] for row in rows.tolist())
+    ]
+    if any(row is None for row in before):
+        return None
+    left = np.sqrt(np.square(mine.sketch[found.rows[rows]] - yard.sketch[np.array(before, np.int64)]).sum(1))
+    if not (left <= found.allowed[rows]).all():
+        return None
+    at_step = int((found.step == found.step[rows[0]]).sum())
+    return Explanation(
+        sentence=f"{subject(kind, len(rows), at_step)} that of the step before: a step late",
+        before=worse(found.observed[rows]),
+        after=worse(left / found.unit[rows]),
+    )
