@@ -118,7 +118,9 @@ def test_a_node_that_is_set_down_is_lost(begin: Any) -> None:
     try:
         finished(out, job)
     finally:
-        run("scontrol", "update", "node=n2", "state=resume")
+        # It may have come back by itself by now.
+        subprocess.run(["scontrol", "update", "node=n2", "state=resume"], capture_output=True, check=False)
+        wait_until(lambda: "n2" in run("sinfo", "--Node", "--noheader", "--states=idle", "--format=%N"), 40)
     found = statuses(out)
     assert found["dp_replicate3"] == "inconclusive"
     assert found["single"] == "pass"
