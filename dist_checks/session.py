@@ -338,7 +338,16 @@ def jobs(matrix: Matrix, rungs: Iterable[Rung], folder: Path, fault: str | None 
             stall=matrix.launch.deadline if Axis.COMPILE in rung.setting else matrix.launch.stall,
             pulse=".jsonl",
             cold=rung.cold,
+            avoid=_hosts_of(folder / "rungs" / rung.twin_of) if rung.twin_of and not rung.planned else (),
         )
+
+
+def _hosts_of(rung: Path) -> tuple[str, ...]:
+    """Where a rung ran that is run again: the rerun goes to other nodes, if there are any."""
+    try:
+        return tuple(sorted(set(_read_json(rung / "exit.json")["hosts"])))
+    except (ConfigError, LookupError):
+        return ()
 
 
 def _payload(matrix: Matrix, setting: Setting, folder: Path, fault: str | None) -> dict[str, Any]:

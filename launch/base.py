@@ -41,6 +41,7 @@ class Job:
     stall: float | None = None  # seconds without a sign of life after which the job is taken for hung; None for never
     pulse: str = ""  # a sign of life is that a file rank-00000<pulse> of some rank grows; '' for any file of a rank
     nodes: tuple[str, ...] = ()  # only these, by the names that the launcher gives them; () for any
+    avoid: tuple[str, ...] = ()  # rather not these, where the others have room
     cold: bool = False  # under torch elastic, in new processes, instead of forked from the warm server
 
     def __post_init__(self) -> None:

@@ -20,7 +20,7 @@ COMING = 180.0  # seconds until it has joined again
 GRACE = 0.3  # seconds that ranks have on other nodes, once one has failed
 PATIENCE = 3.0  # seconds that agents have to end the ranks of a run that is stopped
 MARGIN = 20.0  # seconds after a job's deadline in which an agent must have ended it, or is taken for lost
-NOT_SENT = {"name", "folder", "payload", "env", "nodes"}
+NOT_SENT = {"name", "folder", "payload", "env", "nodes", "avoid"}
 
 
 class ClusterRun:
@@ -54,9 +54,10 @@ class ClusterRun:
     # Starting.
 
     def _allowed(self, job: Job) -> list[Node]:
-        return [
-            node for node in self._launcher._nodes.values() if node.ready and (not job.nodes or node.name in job.nodes)
-        ]
+        nodes = [node for node in self._launcher._nodes.values() if node.ready]
+        nodes = [node for node in nodes if not job.nodes or node.name in job.nodes]
+        others = [node for node in nodes if node.name not in job.avoid]
+        return others if sum(node.slots for node in others) >= job.world_size else nodes
 
     def _start_what_fits(self) -> list[Exit]:
         """Starts them; the exits are those of jobs that cannot be started any more."""

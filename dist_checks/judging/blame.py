@@ -14,7 +14,7 @@ from dist_checks.rung import Role, Rung
 def blame(outcomes: Sequence[Outcome]) -> Verdict:
     """The verdict over all rungs of a run."""
     court = Court(outcomes)
-    recipe, launcher, follows = court.recipe(), court.launcher(), court.followed_host()
+    recipe, launcher, follows = court.recipe(), court.launcher(), court.followed_host() or court.moved_host()
     # Reruns that end otherwise on another host are no race where failures follow a host.
     accused = [*recipe, *launcher, *(() if follows else court.races())]
     host = follows or court.host()

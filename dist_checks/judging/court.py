@@ -126,6 +126,22 @@ class Court:
         rungs = ", ".join(o.rung.id for o in failing[:4]) + more
         return [(Blamed.HOST, f"host {name} (in all {len(failing)} rungs that fail and in none that passes: {rungs})")]
 
+    def moved_host(self) -> list[Accusation]:
+        """A rung fails, and its rerun on other hosts has nothing else to say than that the bits are others; one host
+        that was left out took part in nothing that passes."""
+        passed = {host for o in (*self._others, *self._twins) if o.status is Status.PASS for host in o.hosts}
+        for twin in self._twins:
+            repeated = self._by_id.get(str(twin.rung.twin_of))
+            if repeated is None or repeated.status is not Status.FAIL or twin.rung.cold or not twin.hosts:
+                continue
+            wrong = {finding.check for finding in twin.findings if finding.status is Status.FAIL}
+            left_out = set(repeated.hosts) - set(twin.hosts) - passed
+            if wrong <= {"twins"} and len(left_out) == 1:
+                (name,) = left_out
+                where = ", ".join(sorted(set(twin.hosts)))
+                return [(Blamed.HOST, f"host {name} ({repeated.rung.id} fails there and passes on {where})")]
+        return []
+
     def _failing(self) -> list[Outcome]:
         failing = [o for o in self._others if o.status is Status.FAIL and o.rung.id not in self._excused]
         return [o for o in failing if o.rung.recipe not in self._shaken]

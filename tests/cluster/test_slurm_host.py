@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.usefixtures("slurm"), pytest.mark.timeout(900)]
 
 MATRIX = """
 steps = 2
-options = { layers = 1 }
+options = { layers = 2 }
 axes = { dp_replicate = [2, 3], dp_shard = [2], tp = 2 }
 combine = { mode = "singles" }
 launch = { launcher = "slurm", deadline = 120.0, ranks_per_node = 2, slots = 2, cold_twin = false }
@@ -30,10 +30,10 @@ def test_the_verdict_names_the_node(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     found = report(tmp_path / "all")
     assert found["blamed"] == "host", found["sentence"]
     assert "host n3" in found["sentence"]
-    on_it = {rung for rung, names in hosts(tmp_path / "all").items() if "n3" in names}
-    assert on_it == {rung["id"] for rung in found["rungs"] if rung["status"] == "fail"}
+    placed = hosts(tmp_path / "all")
+    assert not [rung["id"] for rung in found["rungs"] if rung["status"] == "pass" and "n3" in placed[rung["id"]]]
 
     others = ("--nodelist", "n[1-2,4]", "--slurm", "nodes=3")
     ended = dist_checks("run", tmp_path / "m.toml", *planted, *others, "--out", tmp_path / "others")
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert on_it <= {rung["id"] for rung in report(tmp_path / "others")["rungs"]}
+    assert "n3" not in {name for names in hosts(tmp_path / "others").values() for name in names}

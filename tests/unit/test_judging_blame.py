@@ -179,6 +179,23 @@ def test_failures_that_follow_a_host_are_no_race_and_no_axis() -> None:
     assert blame(outcomes[:4]).blamed is not Blamed.HOST, "no rung of several ranks passes: it may be all they do"
 
 
+@pytest.mark.parametrize(("check", "blamed"), [("twins", Blamed.HOST), ("gradients", Blamed.AXIS)])
+def test_a_rung_that_passes_on_other_nodes(check: str, blamed: Blamed) -> None:
+    """Its rerun differs in bits, and in nothing else; where it fails as well, the axis is to blame."""
+    wrong = rung({"dp_shard": 2})
+    again = Rung.from_json(wrong.to_json() | {"id": "dp_shard2@again", "role": "twin", "twin_of": wrong.id})
+    outcomes = [
+        outcome(rung(), on=("n1",)),
+        outcome(wrong, Status.FAIL, ("n3",)),
+        outcome(again, Status.FAIL, ("n1",), check=check, blames=Blamed.RACE if check == "twins" else None),
+        outcome(rung({"tp": 2}), on=("n2",)),
+    ]
+    verdict = blame(outcomes)
+    assert verdict.blamed is blamed, verdict.sentence
+    if blamed is Blamed.HOST:
+        assert verdict.sentence == "FAIL broken: host n3 (dp_shard2 fails there and passes on n1)"
+
+
 def test_an_axis_that_all_failing_rungs_share_is_no_host() -> None:
     outcomes = [
         outcome(rung(), on=("n1",)),
