@@ -5,6 +5,7 @@ from __future__ import annotations
 from dist_checks.rung import Rung
 from dist_checks.worker.faults import (
     alone_on_one_host,
+    balance_by_local_tokens,
     barrier_on_rank_0,
     batch_more,
     bit_flipped,
@@ -40,6 +41,7 @@ from dist_checks.worker.faults import (
     side_branch_unreduced,
     split_twice,
     stale_parameters,
+    token_misrouted,
     tp_ranks_start_apart,
     worlds_of_two,
     zero_stage_lowered,
@@ -69,6 +71,7 @@ FAULTS: tuple[Fault, ...] = (
     loss_divided_by_tp.FAULT,
     samples_by_world_rank.FAULT,
     expert_gradients_undivided.FAULT,
+    balance_by_local_tokens.FAULT,
     clip_before_unscale.FAULT,
     zero_stage_lowered.FAULT,
     partitions_not_gathered.FAULT,
@@ -80,6 +83,7 @@ FAULTS: tuple[Fault, ...] = (
     masks_drawn_again.FAULT,
     checkpointing_not_active.FAULT,
     ep_ignored.FAULT,
+    token_misrouted.FAULT,
     batch_more.FAULT,
     barrier_on_rank_0.FAULT,
     rank_sleeps.FAULT,
