@@ -27,4 +27,6 @@ FAULT = Fault(
     axes=((Axis.TP,),),
     check="forward",
     plant=plant,
+    planted_in={"recipe": "moe", "axes": {"tp": 2, "ep": 2}, "combine": {"mode": "singles"}},
+    step=0,
 )

@@ -41,4 +41,6 @@ FAULT = Fault(
     axes=((Axis.EP,),),
     check="routing",
     plant=plant,
+    planted_in={"recipe": "moe", "axes": {"ep": 2, "dp_replicate": 3}, "combine": {"mode": "singles"}},
+    step=0,
 )
