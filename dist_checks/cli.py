@@ -164,6 +164,9 @@ def selftest(
     mutants: Annotated[
         str, typer.Option(metavar="N", help="how many mutants of collectives and states at most, or all")
     ] = "0",
+    sizes: Annotated[
+        bool, typer.Option("--sizes", help="also plant perturbations just above and below the sizes that reports state")
+    ] = False,
     seed: Annotated[int, typer.Option(min=0, help="which mutants, where there are more")] = 0,
     out: Annotated[Path | None, typer.Option(help="where the runs are left; default runs/<time>_selftest")] = None,
     as_json: Json = False,
@@ -175,7 +178,9 @@ def selftest(
         raise ConfigError(f"--mutants: expected a number or all, not '{mutants}'")
     folder = new_folder("selftest", out)
     most = None if mutants == "all" else int(mutants)
-    test = testing.run(folder, faults=faults, mutants=most, seed=seed, note=lambda line: print(line, flush=True))
+    test = testing.run(
+        folder, faults=faults, mutants=most, sizes=sizes, seed=seed, note=lambda line: print(line, flush=True)
+    )
     (folder / "selftest.json").write_text(json.dumps(test.to_json(), indent=1) + "\n", encoding="utf-8")
     if as_json:
         print(json.dumps(test.to_json(), indent=1))

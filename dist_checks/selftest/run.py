@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,10 @@ from dist_checks.axes import Setting
 from dist_checks.launching import PRELOAD, slots_of_cores
 from dist_checks.matrix import ConfigError
 from dist_checks.selftest import catalogue
+from dist_checks.selftest import limits as limiting
 from dist_checks.selftest import mutants as mutating
 from dist_checks.selftest.catalogue import Planted, blame_list
+from dist_checks.selftest.limits import Limit
 from dist_checks.selftest.sharing import SharingLauncher
 from launch.base import Job, Launcher
 from launch.local import LocalLauncher
@@ -80,10 +82,13 @@ class SelfTest:
     mutants: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     missed: tuple[str, ...] = ()
     """Mutants that changed something and were not caught."""
+    limits: tuple[Limit, ...] = ()
+    """Perturbations around the sizes that reports state."""
 
     @property
     def holds(self) -> bool:
-        return all(row.holds for row in self.rows if not row.skipped) and not self.false_alarms and not self.missed
+        faults = all(row.holds for row in self.rows if not row.skipped)
+        return faults and not self.false_alarms and not self.missed and all(limit.holds for limit in self.limits)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -94,6 +99,7 @@ class SelfTest:
             "false_alarms": list(self.false_alarms),
             "mutants": {operator: dict(counts) for operator, counts in self.mutants.items()},
             "missed": list(self.missed),
+            "limits": [asdict(limit) | {"holds": limit.holds} for limit in self.limits],
             "seconds": round(self.seconds, 1),
         }
 
@@ -103,13 +109,14 @@ def run(
     *,
     faults: str = "",
     mutants: int | None = 0,
+    sizes: bool = False,
     seed: int = 0,
     note: Callable[[str], None] = lambda line: None,
 ) -> SelfTest:
     """Plant the ``faults`` (ids with commas between them; all by default; ``none``), then as many ``mutants`` at most
-    (None: all of them), drawn by ``seed``, and leave every run in ``out``.
+    (None: all of them), drawn by ``seed``; with ``sizes`` perturbations around the sizes that reports state.
 
-    ``note`` is told what happens. Raises ConfigError for faults that do not exist.
+    Every run is left in ``out``. ``note`` is told what happens. Raises ConfigError for faults that do not exist.
     """
     began = time.monotonic()
     with ExitStack() as stack:
@@ -133,6 +140,7 @@ def run(
                 except ConfigError as error:  # its own ladder is wrong: that is no reason to try no other
                     rows.append(Row(fault=fault, sentence=str(error)))
             note(line(rows[-1]))
+        limits = limiting.run(launcher(1), out / "limits", note=note) if sizes else []
         scores: dict[str, mutating.Score] = {}
         missed: list[str] = []
         if mutants != 0:
@@ -144,6 +152,7 @@ def run(
         seconds=time.monotonic() - began,
         mutants={operator: score.to_json() for operator, score in scores.items()},
         missed=tuple(missed),
+        limits=tuple(limits),
     )
 
 
@@ -227,6 +236,8 @@ def sentence(test: SelfTest) -> str:
     if test.mutants:
         counts = [sum(each[kind] for each in test.mutants.values()) for kind in ("caught", "equivalent", "missed")]
         words += f", mutants: {counts[0]} caught, {counts[1]} equivalent, {counts[2]} missed"
+    if test.limits:
+        words += f", {sum(limit.holds for limit in test.limits)} of {len(test.limits)} stated sizes confirmed"
     if skipped:
         words += "; SKIP " + ", ".join(f"{row.fault.id} ({row.skipped})" for row in skipped)
-    return f"{'PASS' if test.holds and (tried or test.mutants) else 'FAIL'} {words}"
+    return f"{'PASS' if test.holds and (tried or test.mutants or test.limits) else 'FAIL'} {words}"

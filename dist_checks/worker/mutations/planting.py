@@ -16,13 +16,15 @@ from dist_checks.worker.mutations.operators import EVERY, OPERATORS, Memory
 PREFIX = "mutant:"
 KEEP = "mutant:keep:"
 """Changes nothing: each rank leaves the bytes of its tensors in the folder that follows."""
+SCALED = "mutant:scaled:"
+"""``mutant:scaled:1.0004:blocks.0.attention.q.weight``: one gradient times a number, on every rank of several."""
 WATCH = "mutant:watch"
 """Changes nothing: each rank prints which collectives go through groups of which ranks."""
 
 
 def check(id: str) -> None:
     """Raises ValueError where there is no such mutant."""
-    if id == WATCH or id.startswith(KEEP):
+    if id == WATCH or id.startswith((KEEP, SCALED)):
         return
     parts = id.removeprefix(PREFIX).split(":")
     if len(parts) == 3 and parts[0] in OPERATORS and parts[1] in list(Axis) and parts[2] in OPERATORS[parts[0]][1]:
@@ -40,6 +42,10 @@ def plant(id: str, rung: Rung) -> None:
     check(id)
     if id == WATCH:
         watch()
+        return
+    if id.startswith(SCALED):
+        factor, _, name = id.removeprefix(SCALED).partition(":")
+        states.scaled(float(factor), name, rung)
         return
     if id.startswith(KEEP):
         keeping.plant(Path(id.removeprefix(KEEP)))
