@@ -25,7 +25,12 @@ Rows = Ints
 
 def explain(view: RungView, kind: Kind, found: Comparison, rows: Rows) -> Explanation | None:
     """The first explanation that repairs all of ``rows``, which fail at one step; None where none does."""
-    return scaled(view, kind, found, rows) or pieces(view, kind, found, rows) or term(view, kind, found, rows)
+    return (
+        scaled(view, kind, found, rows)
+        or pieces(view, kind, found, rows)
+        or term(view, kind, found, rows)
+        or late(view, kind, found, rows)
+    )
 
 
 def subject(kind: Kind, count: int, of: int, *, past: bool = False) -> str:
@@ -244,3 +249,27 @@ def term(view: RungView, kind: Kind, found: Comparison, rows: Rows) -> Explanati
             after=worse(left / found.unit[rows]),
         )
     return None
+
+
+# What is right, but a step late
+
+
+def late(view: RungView, kind: Kind, found: Comparison, rows: Rows) -> Explanation | None:
+    """Each tensor is what the reference had in the step before: a buffer that was reduced and not waited for, or one
+    that was used again (deepspeedai/DeepSpeed PR#7965)."""
+    assert view.yard is not None
+    mine, yard = view.own.full(kind), view.yard.full(kind)
+    before = [
+        yard.rows.get(Key(key.name, key.step - 1, key.item)) for key in (found.keys[row] for row in rows.tolist())
+    ]
+    if any(row is None for row in before):
+        return None
+    left = np.sqrt(np.square(mine.sketch[found.rows[rows]] - yard.sketch[np.array(before, np.int64)]).sum(1))
+    if not (left <= found.allowed[rows]).all():
+        return None
+    at_step = int((found.step == found.step[rows[0]]).sum())
+    return Explanation(
+        sentence=f"{subject(kind, len(rows), at_step)} that of the step before: a step late",
+        before=worse(found.observed[rows]),
+        after=worse(left / found.unit[rows]),
+    )

@@ -107,6 +107,25 @@ def test_norm_gradients_that_are_never_added_up_over_tp(tmp_path: Path) -> None:
     assert replica.explanation == found.explanation
 
 
+def test_gradients_that_come_a_step_late(tmp_path: Path) -> None:
+    """deepspeedai/DeepSpeed PR#7965: a buffer is used before what was asked for has arrived."""
+
+    class Late(Tamper):
+        def __init__(self) -> None:
+            self.before: dict[tuple[int, str], np.ndarray] = {}
+
+        def gradient(self, step: int, rank: int, name: str, x: np.ndarray) -> np.ndarray:
+            before = self.before.get((rank, name), x)
+            self.before[rank, name] = x.copy()
+            return before if step == 1 else x
+
+    found = sees(tmp_path, "gradients", TP, Late())
+    assert found.step == 1
+    assert found.explanation is not None
+    assert found.explanation.sentence == "every gradient is that of the step before: a step late"
+    assert found.explanation.after < 1e-12 < found.explanation.before
+
+
 def test_gradients_that_are_never_reduced_over_data_ranks(tmp_path: Path) -> None:
     """karpathy/build-nanogpt PR#30, modelscope/FunASR PR#3472."""
 
