@@ -61,7 +61,9 @@ def run(launcher: SharingLauncher, out: Path, *, note: Callable[[str], None]) ->
         for rung in report["rungs"]:
             if rung["world_size"] > 1 and rung["sensitivity"]:
                 finest = rung["sensitivity"]["finest"]
-                found.append(_around(launcher, out, matrix, rung["id"], finest["tensor"], finest["scale"]))
+                found.append(
+                    _around(launcher, out / f"planted{number}", matrix, rung["id"], finest["tensor"], finest["scale"])
+                )
                 note(str(found[-1]))
     return found
 
