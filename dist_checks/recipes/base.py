@@ -32,6 +32,8 @@ class Batch:
     """int64 of shape (samples, length)."""
     targets: Tensor
     """int64 of the same shape, IGNORE where there is no target."""
+    tokens: tuple[int, int, int] | None = None
+    """(start, stop, total): which tokens of each sample these are; None for all of them."""
 
     @property
     def count(self) -> int:
@@ -44,7 +46,14 @@ class Batch:
         return (self.targets != IGNORE).sum(1)
 
     def to(self, device: torch.device) -> Batch:
-        return Batch(self.inputs.to(device), self.targets.to(device))
+        return Batch(self.inputs.to(device), self.targets.to(device), self.tokens)
+
+    def part(self, parts: int, index: int) -> Batch:
+        """Part ``index`` of the sequence of each sample, which is cut into ``parts`` of equal length."""
+        total = self.inputs.shape[1]
+        size = total // parts
+        cut = slice(index * size, (index + 1) * size)
+        return Batch(self.inputs[:, cut], self.targets[:, cut], (cut.start, cut.stop, total))
 
 
 def local(parameter: Tensor) -> Tensor:

@@ -153,7 +153,7 @@ class Trainer:
         """Adds the gradient of one micro-batch; returns the sum of its loss over targets."""
         self.probe.micro_batch(
             ids,
-            tokens=sequence.tokens(self.world, batch.inputs.shape[1]),
+            tokens=sequence.tokens(self.world, batch),
             loss_scale=self.loss_scale * self.loss_parts,
             epoch=epoch,
         )

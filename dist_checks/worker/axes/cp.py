@@ -37,9 +37,7 @@ def apply(model: nn.Module, recipe: Recipe, world: World) -> nn.Module:
 def part(batch: Batch, world: World) -> Batch:
     """This rank's tokens of each sample, with their targets."""
     degree, at = world.degree(Axis.CP), world.layout.coordinates(world.rank)[Axis.CP]
-    if degree == 1:
-        return batch
-    return Batch(batch.inputs.chunk(degree, dim=1)[at], batch.targets.chunk(degree, dim=1)[at])
+    return batch if degree == 1 else batch.part(degree, at)
 
 
 def gathering(mesh: DeviceMesh, start: int) -> Attend:

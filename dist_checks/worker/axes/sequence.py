@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from dist_checks.axes import Axis
-from dist_checks.recipes.base import Recipe
+from dist_checks.recipes.base import Batch, Recipe
 from dist_checks.worker.mesh import World
 
 
-def tokens(world: World, length: int) -> tuple[int, int, int] | None:
-    """(start, stop, total) of the tokens that this rank sees in its blocks, where its inputs have ``length`` tokens a
-    sample; None where that is the whole sequence."""
-    at = world.layout.coordinates(world.rank)
-    start, size, total = at[Axis.CP] * length, length, length * world.degree(Axis.CP)
-    if Axis.SP in world.rung.setting:
-        size = length // world.degree(Axis.TP)
-        start += at[Axis.TP] * size
-    return None if size == total else (start, start + size, total)
+def tokens(world: World, batch: Batch) -> tuple[int, int, int] | None:
+    """(start, stop, total) of the tokens of ``batch`` that this rank sees in its blocks; None for all of them."""
+    if Axis.SP not in world.rung.setting:
+        return batch.tokens
+    start, stop, total = batch.tokens or (0, batch.inputs.shape[1], batch.inputs.shape[1])
+    size = (stop - start) // world.degree(Axis.TP)
+    start += world.layout.coordinates(world.rank)[Axis.TP] * size
+    return start, start + size, total
 
 
 def refuse_dropout(recipe: Recipe, axis: Axis) -> None:
