@@ -120,7 +120,7 @@ class PipelineTrainer(Trainer):
         for piece in pieces:
             self.probe.micro_batch(
                 piece,
-                tokens=sequence.tokens(self.world, batch.inputs.shape[1]),
+                tokens=sequence.tokens(self.world, batch),
                 loss_scale=self.loss_scale * self.loss_parts,
                 epoch=epoch,
                 padding=self.rows - len(piece),
