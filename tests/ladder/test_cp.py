@@ -21,18 +21,22 @@ def distances(report: dict[str, Any]) -> dict[str, float]:
     }
 
 
-def test_alone_and_combined_it_computes_what_one_device_computes(ladder: Ladder) -> None:
-    together = (
-        "cp2+accum5",
-        "dp_replicate2+dp_shard2+cp2",
-        "dp_replicate2+cp2+tp2",
-        "dp_shard2+cp2+tp2",
-        "cp4+tp2+sp",
-    )
-    outcome = ladder({"cp": [2, 4]}, combine={"mode": "singles", "include": together}, steps=2, options=SMALL)
+@pytest.mark.parametrize(
+    ("degree", "together"),
+    [
+        (2, ["cp2+accum5", "dp_replicate2+dp_shard2+cp2"]),
+        (2, ["dp_replicate2+cp2+tp2", "dp_shard2+cp2+tp2"]),
+        (4, ["cp4+tp2+sp"]),
+    ],
+    ids=["data", "tp", "sp"],
+)
+def test_alone_and_combined_it_computes_what_one_device_computes(
+    ladder: Ladder, degree: int, together: list[str]
+) -> None:
+    outcome = ladder({"cp": degree}, combine={"mode": "singles", "include": together}, steps=2, options=SMALL)
     assert outcome.exit_code() is ExitCode.PASS, outcome.report["sentence"]
     found = distances(outcome.report)
-    assert {"cp2", "cp4", *together} <= set(found)
+    assert {f"cp{degree}", *together} <= set(found)
     assert max(found.values()) < 1e-11
 
 
