@@ -23,29 +23,41 @@ def checks(report: dict[str, Any], rung: str) -> dict[str, str]:
     return dict(next(judged["checks"] for judged in report["rungs"] if judged["id"] == rung))
 
 
-def test_healthy_in_every_precision_and_with_micro_batches(ladder: Ladder) -> None:
-    together = [f"dp_replicate3+zero{stage}+accum5+bf16" for stage in STAGES]
-    outcome = ladder(
-        {"dp_replicate": 3, "zero": [*STAGES, "redundancy"], "accum": 5, "precision": ["bf16", "fp16"]},
-        combine={"include": together},
-        **SMALL,
-    )
+COMPARED = ("shards", "initial_weights", "gradients", "contributions", "grad_norm", "updates", "forward", "loss")
+
+
+def healthy(report: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The rungs; those with zero were compared in everything."""
+    rungs = {rung["id"]: rung for rung in report["rungs"]}
+    for name, rung in rungs.items():
+        if "zero" in name:
+            said = {check: rung["checks"][check] for check in ("engaged", *COMPARED)}
+            assert set(said.values()) == {"pass"}, (name, said)
+    return rungs
+
+
+def test_healthy_in_float32_and_with_micro_batches(ladder: Ladder) -> None:
+    axes = {"dp_replicate": 3, "zero": [*STAGES, "redundancy"], "accum": 5}
+    outcome = ladder(axes, steps=2, **SMALL)
     assert outcome.exit_code() is ExitCode.PASS, outcome.report["sentence"]
-    rungs = {rung["id"]: rung for rung in outcome.report["rungs"]}
-    assert {"fp32", "bf16_params", "fp16_params", *together} <= set(rungs)
+    rungs = healthy(outcome.report)
     for stage in STAGES:
-        assert (rungs[f"dp_replicate3+zero{stage}"]["precision"]) == "fp32"
-        assert (rungs[f"dp_replicate3+zero{stage}"]["reference"]) == "fp32"
-        assert (rungs[f"dp_replicate3+zero{stage}+accum5"]["reference"]) == "fp32"
-        assert (rungs[f"dp_replicate3+zero{stage}+fp16"]["reference"]) == "fp16_params"
+        for name in (f"dp_replicate3+zero{stage}", f"dp_replicate3+zero{stage}+accum5"):
+            assert (rungs[name]["precision"], rungs[name]["reference"]) == ("fp32", "fp32")
     exact = rungs["dp_replicate3+zeroredundancy"]
     assert (exact["precision"], exact["reference"]) == ("fp64", "single")
     assert max(exact["series"]["gradient_distance"]) < 1e-11
-    compared = {"shards", "initial_weights", "gradients", "contributions", "grad_norm", "updates", "forward", "loss"}
-    for name, rung in rungs.items():
-        if "zero" in name:
-            assert {check for check in compared if checks(outcome.report, name)[check] != "pass"} == set(), name
-            assert rung["checks"]["engaged"] == "pass"
+
+
+def test_healthy_in_16_bits(ladder: Ladder) -> None:
+    together = [f"dp_replicate2+zero{stage}+accum5+bf16" for stage in STAGES]
+    scaled = [f"dp_replicate2+zero{stage}+fp16" for stage in STAGES]
+    axes = {"dp_replicate": 2, "zero": STAGES, "accum": 5, "precision": ["bf16", "fp16"]}
+    outcome = ladder(axes, steps=2, combine={"mode": "singles", "include": [*together, *scaled]}, **SMALL)
+    assert outcome.exit_code() is ExitCode.PASS, outcome.report["sentence"]
+    rungs = healthy(outcome.report)
+    assert {rungs[name]["reference"] for name in together} == {"bf16_params"}
+    assert {rungs[name]["reference"] for name in scaled} == {"fp16_params"}
 
 
 def test_the_steps_of_sgd_are_those_of_its_formula(ladder: Ladder) -> None:
@@ -92,3 +104,15 @@ def test_a_partition_that_is_a_sum(ladder: Ladder) -> None:
     # Whole tensors of rank 1 are three times too large; those that lie on another rank as well only in part.
     scales = {round(f["scale"], 3) for f in outcome.report["findings"] if f["check"] == "gradients" and f["scale"]}
     assert max(scales) <= 3.0 + 1e-3
+
+
+def test_a_loss_scale_that_grows(ladder: Ladder) -> None:
+    """A bug of DeepSpeed's own, which the worker avoids: no fault is planted but a setting of it."""
+    axes = {"dp_replicate": 2, "zero": [2, 3], "precision": "fp16"}
+    train = {"optimizer": "sgd", "learning_rate": 0.01, "clip": 0.0}
+    outcome = ladder(axes, fault="loss_scale_grows", train=train, **SMALL)
+    assert outcome.exit_code() is ExitCode.FAIL
+    assert outcome.report["sentence"] == "FAIL broken: zero x precision (only together; in fp16)"
+    [found] = findings(outcome.report, "grad_norm", "dp_replicate2+zero2+fp16")
+    assert (found["step"], found["scale"]) == (2, pytest.approx(0.5, rel=1e-3))
+    assert findings(outcome.report, "grad_norm", "dp_replicate2+zero3+fp16")[0]["step"] == 2

@@ -20,6 +20,9 @@ from dist_checks.worker.mesh import World
 BUCKET = 1 << 20
 """Elements that DeepSpeed reduces or gathers at a time. Its own default allocates gigabytes."""
 
+NEVER = 1 << 30
+"""Steps without an overflow until the loss scale grows: DeepSpeed's step is half as long then (tests/upstream)."""
+
 SHARED_MEMORY = "deepspeed_shm_comm"
 """A helper of DeepSpeed's for inference on CPUs, which it compiles when it starts: nothing that trains calls it."""
 
@@ -61,8 +64,12 @@ def config(world: World, train: TrainSettings) -> dict[str, Any]:
         },
         "zero_allow_untested_optimizer": True,
         "bf16": {"enabled": precision == "bf16"},
-        # Of an overflow, lower the scale at once, as GradScaler does.
-        "fp16": {"enabled": precision == "fp16", "initial_scale_power": 16, "hysteresis": 1},
+        "fp16": {
+            "enabled": precision == "fp16",
+            "initial_scale_power": 16,
+            "hysteresis": 1,  # of an overflow, lower the scale at once, as GradScaler does
+            "loss_scale_window": NEVER,
+        },
         "steps_per_print": None,
     }
 
