@@ -51,6 +51,7 @@ class Kind(StrEnum):
     OUTPUT = "output"  # of a block, one digest a sample
     OUTPUT_GRADIENT = "output_gradient"  # of that output, one digest a sample, loss scale divided out
     SAMPLE_GRADIENT = "sample_gradient"  # one sample's own share of the gradient; recorded by singles only
+    TERM_GRADIENT = "term_gradient"  # of one term of the loss alone, named "<parameter>/<term>"; by singles only
 
 
 class Values(NamedTuple):

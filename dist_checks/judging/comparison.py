@@ -40,13 +40,20 @@ class Comparison:
     """What the other side holds, with a norm above what may be lost in rounding, and the rung does not."""
     incomplete: tuple[Key, ...]
     """What the rung does not hold completely."""
+    excuse: Floats | float = 0.0
+    """Absolute: what is to be added to ``allowed`` before a row fails. Between the two it is not judged."""
 
     def __len__(self) -> int:
         return len(self.keys)
 
     @cached_property
     def ok(self) -> NDArray[np.bool_]:
-        return self.distance <= self.allowed  # False for NaN
+        return self.distance <= self.allowed + self.excuse  # False for NaN
+
+    @cached_property
+    def excused(self) -> NDArray[np.bool_]:
+        """Rows that are not judged."""
+        return self.ok & ~(self.distance <= self.allowed)
 
     @cached_property
     def unit(self) -> Floats:
@@ -78,13 +85,14 @@ class Comparison:
 
     def take(self, order: Ints) -> Comparison:
         """The same rows in another order, or some of them."""
+        excuse = self.excuse[order] if isinstance(self.excuse, np.ndarray) else self.excuse
         columns = ("step", "distance", "norm", "total", "allowed", "spread", "scale", "cosine", "rows", "yard_rows")
         keys = tuple(self.keys[row] for row in order.tolist())
-        return replace(self, keys=keys, **{name: getattr(self, name)[order] for name in columns})
+        return replace(self, keys=keys, excuse=excuse, **{name: getattr(self, name)[order] for name in columns})
 
     def worst(self) -> int:
-        """The row that is nearest to failing, or furthest beyond it."""
-        return int(np.argmax(self.strain))
+        """The row that is nearest to failing, or furthest beyond it, of those that are judged."""
+        return int(np.argmax(np.where(self.excused, -1.0, self.strain)))
 
     def first_failing(self) -> Ints:
         """All failing rows of the earliest step that has one."""

@@ -70,13 +70,14 @@ def weigh(view: RungView) -> Weights:
     ids = tuple(sorted({int(item) for item in np.unique(shares.item) if item != NO_ITEM}))
     columns, target, allowed = [], [], []
     mine = view.own.full(Kind.GRADIENT)
+    limits = found.allowed + found.excuse
     for name, at in rows.items():
         column = [shares.rows.get(Key(name, step, item), -1) for item in ids]
         if min(column) < 0:
             continue
         columns.append(shares.sketch[column].T)
         target.append(mine.sketch[found.rows[at]])
-        allowed.append(float(found.allowed[at]))
+        allowed.append(float(limits[at]))
     if not columns:
         raise NotSeen("no tensor has both a gradient and the gradients of its samples")
     return _fit(step, ids, np.concatenate(columns), np.concatenate(target), np.array(allowed))

@@ -39,9 +39,11 @@ def findings(
             f"{noun} {key.name} of step {key.step} is not complete ({len(found.incomplete)} in all): "
             f"{writer.view.trace.cut}"
         )
-    if len(found):
+    if found.excused.any():
+        yield _not_judged(writer, noun, found)
+    if not found.excused.all():
         yield _passed(writer, noun, found)
-    elif not found.incomplete:
+    elif not len(found) and not found.incomplete:
         yield writer.unseen(f"no {noun} was recorded both here and in {_yard(writer)}: {_why_not(writer, kind)}")
 
 
@@ -59,6 +61,22 @@ def _passed(writer: Writer, noun: str, found: Comparison) -> Finding:
         observed=found.observed[worst],
         allowed=found.allowed_relative[worst],
         truth_ratio=ratio,
+    )
+
+
+def _not_judged(writer: Writer, noun: str, found: Comparison) -> Finding:
+    rows = np.flatnonzero(found.excused)
+    worst = int(rows[np.argmax(found.strain[rows])])
+    count = sum(flip.tokens for flip in writer.view.flipped)
+    return writer.skipped(
+        f"{len(rows)} of {len(found)} {noun}s are further off than rounding goes, and not judged: {count} tokens were "
+        f"routed to other experts than in {writer.view.rung.reference or writer.view.rung.truth}; the furthest is "
+        f"{found.keys[worst].name} at step {found.keys[worst].step}, {found.observed[worst]:.1e} off, "
+        f"{found.allowed_relative[worst]:.1e} allowed",
+        step=found.keys[worst].step,
+        tensor=found.keys[worst].name,
+        observed=found.observed[worst],
+        allowed=found.allowed_relative[worst],
     )
 
 

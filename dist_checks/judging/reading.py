@@ -96,6 +96,8 @@ class RankTrace:
     """The rank said that it had come to its end."""
     problems: tuple[str, ...]
     """A sentence for each place where a file is cut or damaged; what stands before it is read."""
+    routing: tuple[Mapping[str, Any], ...] = ()
+    """The ``routing`` events."""
 
     @cached_property
     def copies(self) -> dict[str, str]:
@@ -216,6 +218,7 @@ def _read_rank(folder: Path, rank: int, extents: dict[str, Extent]) -> RankTrace
     entries: dict[int, Entry] = {}
     steps: dict[int, Step] = {}
     evidence: Mapping[str, Any] = {}
+    routing: list[Mapping[str, Any]] = []
     ended = False
     announced = 0  # records that the rank says it has written: a file may be cut between two of them
     path = events_path(folder, rank)
@@ -230,6 +233,8 @@ def _read_rank(folder: Path, rank: int, extents: dict[str, Extent]) -> RankTrace
                 case "step":
                     steps[int(event["step"])] = event
                     announced = int(event.get("digests", announced))
+                case "routing":
+                    routing.append(event)
                 case "evidence":
                     evidence = {**evidence, **event}
                 case "end":
@@ -254,6 +259,7 @@ def _read_rank(folder: Path, rank: int, extents: dict[str, Extent]) -> RankTrace
         digests=digests,
         ended=ended,
         problems=(*problems, *damage),
+        routing=tuple(routing),
     )
 
 

@@ -16,7 +16,7 @@ from dist_checks.judging.logical import Floats, Full, Ints, Key, Records
 from dist_checks.judging.tolerance import worse
 from dist_checks.judging.verdict import Explanation
 from dist_checks.judging.view import RungView
-from dist_checks.trace import Kind
+from dist_checks.trace import NO_ITEM, Kind
 
 SNAP = 0.02
 """A fitted factor that is so near to one of the rung's numbers, relatively, is taken for it; then it has to repair."""
@@ -26,7 +26,12 @@ Rows = Ints
 
 def explain(view: RungView, kind: Kind, found: Comparison, rows: Rows) -> Explanation | None:
     """The first explanation that repairs all of ``rows``, which fail at one step; None where none does."""
-    return scaled(view, kind, found, rows) or pieces(view, kind, found, rows) or late(view, kind, found, rows)
+    return (
+        scaled(view, kind, found, rows)
+        or pieces(view, kind, found, rows)
+        or term(view, kind, found, rows)
+        or late(view, kind, found, rows)
+    )
 
 
 def subject(kind: Kind, count: int, of: int, *, past: bool = False) -> str:
@@ -209,6 +214,45 @@ def _sums_over(
         positions, indices = np.array(found, np.int64).T
         np.add.at(sketch, positions, view.trace.by_rank[rank].digests.take(indices)["sketch"])
     return pieces, sketch
+
+
+# One term of the loss has another weight than it should
+
+
+def term(view: RungView, kind: Kind, found: Comparison, rows: Rows) -> Explanation | None:
+    """Another weight for one term of the loss, such as the balance of routers, gives what the rung holds.
+
+    So it is where that term is weighed by the tokens of one rank's share (NVIDIA/Megatron-LM PR#5047).
+    """
+    assert view.yard is not None
+    if kind is not Kind.GRADIENT:
+        return None
+    mine, yard, alone = view.own.full(kind), view.yard.full(kind), view.yard.full(Kind.TERM_GRADIENT)
+    step = int(found.step[rows[0]])
+    for name in dict.fromkeys(name.rpartition("/")[2] for name in alone.names):
+        at = [alone.rows.get(Key(f"{found.keys[row].name}/{name}", step, NO_ITEM), -1) for row in rows.tolist()]
+        if min(at) < 0:
+            continue
+        share = alone.sketch[at]
+        off = mine.sketch[found.rows[rows]] - yard.sketch[found.yard_rows[rows]]
+        more = float((share * off).sum() / np.square(share).sum())
+        left = np.linalg.norm(off - more * share, axis=1)
+        if not (left <= found.allowed[rows]).all():
+            continue
+        # Where it weighs most: that is what it is about.
+        weights = {
+            key.name: float(alone.norm[alone.rows.get(Key(f"{key.name}/{name}", step, NO_ITEM), 0)]) / found.unit[row]
+            for row, key in enumerate(found.keys)
+            if key.step == step
+        }
+        words = in_numbers(view, step, 1 + more)
+        sentence = f"the {name} term entered with weight {1 + more:.4g}{': ' if words else ''}{words}"
+        return Explanation(
+            sentence=f"{sentence}; it weighs most in {max(weights, key=weights.__getitem__)}",
+            before=worse(found.observed[rows]),
+            after=worse(left / found.unit[rows]),
+        )
+    return None
 
 
 # What is right, but a step late

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 from dist_checks.axes import Axis, Layout
 from dist_checks.judging.comparison import Comparison, compare
 from dist_checks.judging.reading import Trace
+from dist_checks.judging.routing import Flip, excuse, excused_by_rounding, flips, routes, shares
 from dist_checks.judging.seen import Seen
 from dist_checks.judging.start import other_start
 from dist_checks.judging.tolerance import DTYPE, EPS, Rule, Tolerance, narrowest, of_single
@@ -118,9 +119,27 @@ class RungView:
         # Of a step that was skipped for an overflow, the gradients are not finite, and rightly so.
         steps = [step for step in self.comparable_steps if not (gradients and self.own.skipped(step))]
         single = self.reference.full(kind) if self.reference is not None else None
-        return compare(
+        found = compare(
             self.own.full(kind), self.yard.full(kind), self.tolerance, single=single, steps=steps, factor=factor
         )
+        return self.with_excuse(kind, found)
+
+    def with_excuse(self, kind: Kind, found: Comparison) -> Comparison:
+        """Where tokens went to other experts than on one device with the same numbers, as rounding has them do."""
+        return replace(found, excuse=excuse(kind, found, self.flipped, self._shares)) if self.flipped else found
+
+    @cached_property
+    def flipped(self) -> list[Flip]:
+        """What rounding alone has routed in another way than the single of the same numbers; of that one, than the
+        truth. Nothing in float64, where that is a fault."""
+        other = self.reference if self.reference is not None else self.truth
+        if other is None or not excused_by_rounding(self.tolerance.rule):
+            return []
+        return list(flips(routes(self.own), routes(other)))
+
+    @cached_property
+    def _shares(self) -> dict[str, float]:
+        return shares(self.truth)
 
     @cached_property
     def gradients(self) -> Comparison:

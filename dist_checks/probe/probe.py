@@ -83,6 +83,10 @@ class Probe:
             atexit.register(recorder.close_at_exit)
         return recorder
 
+    def routing(self, routers: Mapping[str, nn.Module]) -> None:
+        """After attach: the modules whose output has, as a tensor of whole numbers (samples, length, choices), the
+        experts that each token goes to, -1 where there is no token. By name, in forward order."""
+
     def watch(self, loader: Iterable[T], ids: str | Callable[[T], Iterable[int]]) -> Iterable[T]:
         """``loader``, with :meth:`micro_batch` called for each of its batches; each call is an epoch.
 
@@ -116,6 +120,9 @@ class Probe:
 
     def sample_gradient(self, sample_id: int, loss_scale: float = 1.0) -> None:
         """``p.grad`` now holds the gradient of one sample alone. Singles only, before the first step."""
+
+    def term_gradient(self, term: str, loss_scale: float = 1.0) -> None:
+        """``p.grad`` now holds the gradient of one term of the loss alone. Singles only, before the first step."""
 
     def gradients(self, loss_scale: float = 1.0) -> None:
         """``p.grad`` now holds the reduced gradient, times ``loss_scale``, not clipped yet."""

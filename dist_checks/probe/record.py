@@ -15,6 +15,8 @@ class Record:
     """Optimizer state after every so many of those steps, the first included; 0 for never."""
     outputs_steps: int = 1
     """Block outputs and their gradients, per sample, in so many first steps."""
+    routing_steps: int = 2
+    """Which experts each token goes to, in so many first steps."""
     applied: bool = True
     """The gradients once more, as the optimizer gets them."""
     narrowing: bool = False
@@ -34,6 +36,9 @@ class Record:
 
     def state_at(self, step: int) -> bool:
         return self.state_every > 0 and self.tensors_at(step) and step // self.every % self.state_every == 0
+
+    def routing_at(self, step: int) -> bool:
+        return step < self.routing_steps
 
     def outputs_at(self, step: int) -> bool:
         return step < self.outputs_steps

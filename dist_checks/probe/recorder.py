@@ -27,6 +27,7 @@ from dist_checks.probe.machine import memory_peak, rng_hash
 from dist_checks.probe.narrowing import Narrowing
 from dist_checks.probe.probe import Probe
 from dist_checks.probe.record import Record
+from dist_checks.probe.routing import RoutingHooks
 from dist_checks.probe.scribe import Scribe
 from dist_checks.trace import BEFORE, NO_ITEM, Kind, Writer
 
@@ -64,6 +65,7 @@ class Recorder(Probe):
         self._evidence = Evidence(model, blocks, self._optimizers)
         self._scribe = Scribe(self._writer, self._device, self._evidence.unrecorded)
         self._blocks = BlockHooks(blocks, self._write_samples)
+        self._routing = RoutingHooks({}, self._write_routing)
         self._narrowing = Narrowing(model) if record.narrowing else None
         self._scribe.tensors(BEFORE, self._weights())
         self._writer.flush()
@@ -81,6 +83,12 @@ class Recorder(Probe):
         self._rates: list[Any] = []
         self._norm: dict[str, float | None] = {"norm_used": None, "norm_printed": None, "clip": None}
         self._started = time.perf_counter()
+
+    def routing(self, routers: Mapping[str, nn.Module]) -> None:
+        self._routing = RoutingHooks(routers, self._write_routing)
+
+    def _write_routing(self, name: str, choices: int, experts: Mapping[int, list[int]]) -> None:
+        self._writer.event("routing", step=self._step, router=name, choices=choices, experts=experts)
 
     def watch(self, loader: Iterable[T], ids: str | Callable[[T], Iterable[int]]) -> Iterator[T]:
         epoch, self._epochs = self._epochs, self._epochs + 1
@@ -110,6 +118,7 @@ class Recorder(Probe):
 
     def _expect(self, batch: MicroBatch | None) -> None:
         self._blocks.expect(batch if self._record.outputs_at(self._step) else None)
+        self._routing.expect(batch if self._record.routing_at(self._step) else None)
 
     def forward(self, number: int, stage: int = 0) -> None:
         self._expect(self._batches[number])
@@ -123,6 +132,11 @@ class Recorder(Probe):
     def sample_gradient(self, sample_id: int, loss_scale: float = 1.0) -> None:
         self._forward_done()
         self._write_gradients(Kind.SAMPLE_GRADIENT, self._held.gradients(), loss_scale, item=sample_id)
+
+    def term_gradient(self, term: str, loss_scale: float = 1.0) -> None:
+        self._forward_done()
+        named = ((f"{name}/{term}", gradient) for name, gradient in self._held.gradients())
+        self._write_gradients(Kind.TERM_GRADIENT, named, loss_scale)
 
     def gradients(self, loss_scale: float = 1.0) -> None:
         self._forward_done()
@@ -172,6 +186,8 @@ class Recorder(Probe):
         self._step += 1
         if not self._record.outputs_at(self._step):
             self._blocks.remove()
+        if not self._record.routing_at(self._step):
+            self._routing.remove()
         self._start_step()
 
     def close(self) -> None:
@@ -207,6 +223,7 @@ class Recorder(Probe):
         """Take every hook off the user's modules and optimizers."""
         self._forward_done()
         self._blocks.remove()
+        self._routing.remove()
         self._evidence.stop()
         if self._narrowing is not None:
             self._narrowing.remove()
@@ -216,6 +233,7 @@ class Recorder(Probe):
 
     def _forward_done(self) -> None:
         self._blocks.expect(None)
+        self._routing.expect(None)
         if self._narrowing is not None:
             self._narrowing.stop()
 

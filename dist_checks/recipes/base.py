@@ -90,6 +90,11 @@ class Recipe(ABC):
         """(sum over targets as a scalar tensor, number of targets). ``output`` is that of the model: logits, under
         tensor parallelism a DTensor sharded over the classes, and whatever else the model returns with them."""
 
+    def terms(self, output: Any, batch: Batch) -> dict[str, Tensor]:
+        """What :meth:`loss` adds to the loss of the targets, by name, as it adds it: ``{"balance": ...}``. One device
+        records the gradient of each alone, so that one with a wrong weight is known by it."""
+        return {}
+
     def optimizer(self, model: nn.Module, train: TrainSettings) -> torch.optim.Optimizer:
         """For the model as it is after every axis has been applied."""
         return build_optimizer(model.parameters(), train)

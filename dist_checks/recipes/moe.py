@@ -173,6 +173,9 @@ class MoERecipe(GPTRecipe):
             loss_sum = loss_sum.full_tensor()
         return loss_sum + self.balance_sum(balance, batch), targets
 
+    def terms(self, output: Any, batch: Batch) -> dict[str, Tensor]:
+        return {"balance": self.balance_sum(output[1], batch)} if self.balance else {}
+
     def balance_sum(self, balance: Tensor, batch: Batch) -> Tensor:
         """The balance term of a batch, a scalar: that of each sample times its number of targets."""
         return self.balance * (balance * batch.counts).sum()

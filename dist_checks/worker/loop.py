@@ -51,7 +51,7 @@ class Trainer:
 
         rng.seed_model(self.rung)
         model = recipe.model()
-        blocks = recipe.blocks(model)
+        blocks, routers = recipe.blocks(model), recipe.routers(model)
         self.experts = ep.experts(model, recipe, world)
         self.build(model)
         self.full_rates = [group["lr"] for group in self.optimizer.param_groups]
@@ -64,6 +64,7 @@ class Trainer:
             tied=pp.copies(self.model),
             holding=self.holding(),
         )
+        self.probe.routing(routers)
 
     # What is trained: hooks for frameworks that own a part of it
 
@@ -254,4 +255,14 @@ class Trainer:
                 self.optimizer.zero_grad()
                 self.backward(self.normalise(self.forward(self.collate([sample])), total))
                 self.probe.sample_gradient(sample, loss_scale=self.loss_scale)
+            for term in self.terms(ids):
+                self.optimizer.zero_grad()
+                self.backward(self.normalise(self.terms(ids)[term], total))
+                self.probe.term_gradient(term, loss_scale=self.loss_scale)
         self.optimizer.zero_grad()
+
+    def terms(self, ids: Sequence[int]) -> dict[str, Tensor]:
+        """What the recipe adds to the loss of the targets of these samples."""
+        batch = self.collate(ids)
+        with self.autocast():
+            return self.recipe.terms(self.model(batch.inputs), batch)

@@ -82,3 +82,46 @@ def test_two_recipes_in_one_ladder(ladder: Ladder) -> None:
             assert max(rung["series"]["gradient_distance"]) < 1e-11
     with pytest.raises(ConfigError, match=r"^also\[0\].axes.ep\[0\]: ep needs a recipe with experts; gpt has none"):
         ladder({"tp": 2}, also=[{"recipe": "gpt", "axes": {"ep": 2}}])
+
+
+def test_o28_balance_term_that_depends_on_tp(ladder: Ladder) -> None:
+    outcome = ladder({"tp": 2, "ep": 2}, fault="O28", **MOE, steps=1, combine={"mode": "singles"})
+    assert outcome.report["sentence"] == "FAIL broken: tp (alone)"
+    [entry] = outcome.report["broken"]
+    assert entry["step"] == 0
+    assert entry["explanation"] == (
+        "the balance term entered with weight 0.5: divided by tp (2) once too often; "
+        "it weighs most in blocks.1.moe.router.weight"
+    )
+    assert entry["residual"][1] < 1e-12
+    off = {**MOE, "options": {**MOE["options"], "balance": 0.0}}
+    without = ladder({"tp": 2}, fault="O28", **off, steps=1)
+    assert without.exit_code() is ExitCode.PASS, without.report["sentence"]
+
+
+def test_tokens_that_go_to_other_experts(ladder: Ladder) -> None:
+    outcome = ladder({"tp": 2, "ep": 2}, fault="token_misrouted", **MOE, steps=1, combine={"mode": "singles"})
+    assert outcome.report["sentence"] == "FAIL broken: ep (alone)"
+    [entry] = outcome.report["broken"]
+    assert (entry["check"], entry["step"], entry["tensor"], entry["ranks"]) == (
+        "routing",
+        0,
+        "blocks.1.moe.router",
+        [1],
+    )
+    assert "tokens were routed to other experts than in single at step 0, 0 allowed" in entry["explanation"]
+
+
+@pytest.mark.parametrize("fault", [None, "gradient_scaled"])
+def test_rounding_may_send_a_token_elsewhere_and_hides_no_factor(ladder: Ladder, fault: str | None) -> None:
+    """Experts that are all but equally probable: which one is chosen is a matter of rounding."""
+    moe = {"recipe": "moe", "options": {"samples": 62}, "steps": 2, "seeds": [1]}
+    outcome = ladder({"ep": 2, "precision": "bf16"}, fault=fault, **moe)
+    [routing] = [f for f in outcome.report["findings"] if (f["check"], f["rung"]) == ("routing", "ep2+bf16")]
+    assert routing["status"] == "pass"
+    assert routing["message"].endswith("which rounding explains")
+    if fault is None:
+        assert outcome.exit_code() is ExitCode.PASS, outcome.report["sentence"]
+    else:
+        assert broken(outcome.report) == [["ep"]]
+        assert findings(outcome.report, "gradients", "ep2+bf16")

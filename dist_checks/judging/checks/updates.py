@@ -54,7 +54,7 @@ def _compared(view: RungView, mine: Full) -> Comparison:
     assert view.yard is not None
     single = moves(view.reference) if view.reference is not None else None
     steps = [step for step in view.comparable_steps if step >= 0 and not view.own.skipped(step)]
-    found = compare(mine, moves(view.yard), view.tolerance, single=single, steps=steps)
+    found = view.with_excuse(Kind.WEIGHT, compare(mine, moves(view.yard), view.tolerance, single=single, steps=steps))
     return replace(found, allowed=found.allowed + _from_gradients(view, mine, found) + _from_storing(view, found))
 
 

@@ -30,4 +30,5 @@ FAULT = Fault(
     axes=((Axis.EP,),),
     check="engaged",
     plant=plant,
+    planted_in={"recipe": "moe", "axes": {"ep": 2, "dp_replicate": 3}, "combine": {"mode": "singles"}},
 )

@@ -19,4 +19,6 @@ FAULT = Fault(
     axes=((Axis.EP,),),
     check="gradients",
     plant=plant,
+    planted_in={"recipe": "moe", "axes": {"ep": 2, "dp_replicate": 3}, "combine": {"mode": "singles"}},
+    step=0,
 )

@@ -9,7 +9,8 @@ from dist_checks.rung import Rung
 from dist_checks.worker.faults.base import Fault
 from dist_checks.worker.loop import Trainer
 
-TENSOR = "blocks.1.mlp.up.weight"
+TENSORS = ("blocks.1.mlp.up.weight", "blocks.1.moe.experts.up")
+"""Of gpt, and of the recipe with experts."""
 FACTOR = 1.05
 
 
@@ -19,7 +20,7 @@ def plant(rung: Rung) -> None:
     def reduce(self: Trainer) -> None:
         right(self)
         for name, parameter in self.model.named_parameters():
-            if name.endswith(TENSOR) and parameter.grad is not None:
+            if name.endswith(TENSORS) and parameter.grad is not None:
                 with torch.no_grad():
                     parameter.grad.mul_(FACTOR)
 
@@ -31,7 +32,7 @@ FAULT = Fault(
     id="gradient_scaled",
     title="one gradient 5 % too large",
     source="a wrong divisor in one layer",
-    axes=((Axis.DP_REPLICATE,), (Axis.DP_SHARD,), (Axis.TP,)),
+    axes=((Axis.DP_REPLICATE,), (Axis.DP_SHARD,), (Axis.EP,), (Axis.TP,)),
     check="gradients",
     plant=plant,
 )

@@ -1,0 +1,108 @@
+"""Tokens that went to other experts are counted, and excuse what one sample contributes, never more, never a factor."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import nn
+
+from dist_checks.judging.comparison import Comparison
+from dist_checks.judging.logical import Key
+from dist_checks.judging.routing import Flip, Routes, excuse, flips, tokens
+from dist_checks.probe.hooks import MicroBatch
+from dist_checks.probe.routing import RoutingHooks
+from dist_checks.trace import NO_ITEM, Kind
+
+
+def made(*samples: tuple[int, ...], step: int = 0) -> Routes:
+    """Of one router, with two choices for each token."""
+    key = (step, "r")
+    return Routes(
+        of={key: dict(enumerate(samples))},
+        choices=2,
+        ranks={(*key, item): (0,) for item in range(len(samples))},
+        apart=None,
+    )
+
+
+def test_tokens_are_counted_not_choices() -> None:
+    (flip,) = flips(made((0, 1, 2, 3, 1, 3), (0, 1)), made((0, 1, 0, 1, 1, 2), (0, 1)))
+    assert (flip.step, flip.router, flip.item, flip.tokens) == (0, "r", 0, 2)
+    assert not list(flips(made((0, 1)), made((0, 1))))
+    assert tokens(made((0, 1, 2, 3), (0, 1)), 0) == 3
+
+
+def compared(kind_item: int, distance: float, scale: float = 1.0, step: int = 0) -> Comparison:
+    one = np.ones(1)
+    return Comparison(
+        keys=(Key("w", step, kind_item),),
+        step=np.array([step]),
+        distance=distance * one,
+        norm=one,
+        total=one,
+        allowed=0.01 * one,
+        spread=0 * one,
+        scale=scale * one,
+        cosine=one,
+        rows=np.array([0]),
+        yard_rows=np.array([0]),
+        missing=(),
+        incomplete=(),
+    )
+
+
+def flip(item: int, step: int = 0) -> Flip:
+    return Flip(step=step, router="r", item=item, tokens=1, ranks=(0,))
+
+
+def test_a_gradient_is_excused_by_as_much_as_the_samples_contribute() -> None:
+    shares = {"w": 0.05}
+    assert excuse(Kind.GRADIENT, compared(NO_ITEM, 0.04), [flip(3)], shares)[0] == 0.05
+    np.testing.assert_allclose(
+        excuse(Kind.GRADIENT, compared(NO_ITEM, 0.04), [flip(3), flip(4)], shares)[0], 0.0707, 1e-3
+    )
+    assert excuse(Kind.GRADIENT, compared(NO_ITEM, 0.04), [flip(3, step=1)], shares)[0] == 0, "it had not happened yet"
+    assert excuse(Kind.GRADIENT, compared(NO_ITEM, 0.04, step=1), [flip(3)], shares)[0] == 0.05
+
+
+def test_a_factor_is_never_excused() -> None:
+    assert excuse(Kind.GRADIENT, compared(NO_ITEM, 0.05, scale=1.05), [flip(3)], {"w": 0.2})[0] == 0
+
+
+def test_only_the_outputs_of_that_sample_are_excused() -> None:
+    assert excuse(Kind.OUTPUT, compared(3, 0.5), [flip(3)], {})[0] == 1
+    assert excuse(Kind.OUTPUT, compared(4, 0.5), [flip(3)], {})[0] == 0
+
+
+def test_what_is_excused_is_not_judged_and_what_is_beyond_fails() -> None:
+    one = replace(compared(NO_ITEM, 0.04), excuse=np.array([0.05]))
+    assert one.ok.all()
+    assert one.excused.all()
+    two = replace(compared(NO_ITEM, 0.07), excuse=np.array([0.05]))
+    assert not two.ok.any()
+    assert not two.excused.any()
+    fine = replace(compared(NO_ITEM, 0.005), excuse=np.array([0.05]))
+    assert not fine.excused.any()
+
+
+class Router(nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        chosen = torch.tensor([[[1, 0], [2, 3]], [[3, 1], [-1, -1]]])
+        return x, chosen
+
+
+def test_hooks_record_each_sample_once_and_leave_padding_out() -> None:
+    told = []
+    router = Router()
+    hooks = RoutingHooks({"r": router}, lambda *what: told.append(what))
+    router(torch.zeros(2))  # not asked for
+    hooks.expect(MicroBatch(ids=(7, 5)))
+    router(torch.zeros(2))
+    router(torch.zeros(2))  # activation checkpointing runs it again
+    assert told == [("r", 2, {7: [0, 1, 2, 3], 5: [1, 3]})]
+    hooks.remove()
+    hooks.expect(MicroBatch(ids=(7, 5)))
+    router(torch.zeros(2))
+    assert len(told) == 1
