@@ -345,7 +345,7 @@ def jobs(matrix: Matrix, rungs: Iterable[Rung], folder: Path, fault: str | None 
 def _hosts_of(rung: Path) -> tuple[str, ...]:
     """Where a rung ran that is run again: the rerun goes to other nodes, if there are any."""
     try:
-        return tuple(sorted(set(_read_json(rung / "exit.json")["hosts"])))
+        return tuple(sorted(set(stored.read_json(rung / "exit.json")["hosts"])))
     except (ConfigError, LookupError):
         return ()
 
