@@ -15,11 +15,12 @@ from typing import Annotated, Any, Literal
 import typer
 
 from dist_checks import doctor as doctoring
-from dist_checks import session, site
+from dist_checks import resuming, session, site
 from dist_checks.judging.verdict import ExitCode
 from dist_checks.launching import submits
 from dist_checks.matrix import SAMPLE, ConfigError, Matrix, load, parse, preset
 from dist_checks.report import ladder, table, terminal
+from dist_checks.report.visible import MESSAGE, visible
 from dist_checks.run_folder import new_folder
 from dist_checks.submitting import run_there, settle, submitted
 from dist_checks.sweep import sweep
@@ -131,10 +132,19 @@ def run(
     ] = None,
     detach: Annotated[bool, typer.Option("--detach", help="slurm: submit, and do not wait")] = False,
     failed_in: Annotated[Path | None, typer.Option(hidden=True)] = None,
+    resume: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="run only what is missing of a run that was cut short")
+    ] = None,
     strict: Strict = False,
     as_json: Json = False,
 ) -> None:
     """Run the ladder, judge it, write the report."""
+    if resume:
+        if matrix or preset or select or failed or out or steps or launcher or slurm or ray or detach or most:
+            raise ConfigError("--resume takes the matrix and all choices of the run itself: give --fault at most")
+        outcome = resuming.resume(resume, fault=fault or None, show=terminal.progress)
+        _print(outcome.report, resume, as_json)
+        raise typer.Exit(outcome.exit_code(strict=strict))
     chosen, text, given = _matrix(matrix, preset, steps)
     placed = _placed(chosen, launcher, slurm, ray, nodelist)
     if most is not None:
@@ -265,7 +275,7 @@ def main() -> None:
     try:
         code = app(standalone_mode=False) or ExitCode.PASS
     except (ConfigError, typer.TyperException) as error:
-        print(error, file=sys.stderr)
+        print(visible(error, limit=MESSAGE, lines=True), file=sys.stderr)
         code = ExitCode.USAGE
     except (KeyboardInterrupt, typer.Abort):
         code = ExitCode.INTERRUPTED

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dist_checks.matrix import ConfigError, Matrix
+from dist_checks.stored import LOCK
 from dist_checks.submitting import awaited
 
 
@@ -28,7 +29,7 @@ def new_folder(name: str, out: Path | None) -> Path:
         folder = out
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if any(folder.iterdir()) and not awaited(folder):
+        if any(found.name != LOCK for found in folder.iterdir()) and not awaited(folder):
             raise ConfigError(f"--out: {folder} is not empty, and nothing in it is overwritten")
         if out is None:
             _point_to(folder.parent / "latest", folder)

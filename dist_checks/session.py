@@ -2,34 +2,36 @@
 
 from __future__ import annotations
 
-import json
 import os
-import tempfile
 import time
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from dist_checks import plan as planning
-from dist_checks import submitting
+from dist_checks import stored, submitting
 from dist_checks.axes import Axis, Setting
 from dist_checks.cost import device_hours
 from dist_checks.deciding import decide
-from dist_checks.judging.judge import PlanError, document
+from dist_checks.judging.judge import Judgement, PlanError, document, read_plan
 from dist_checks.judging.judge import report as judge_report
 from dist_checks.judging.verdict import ExitCode, Status
 from dist_checks.launching import PRELOAD as PRELOAD
 from dist_checks.launching import largest_world, nodes_needed, open_launcher, submits, terminated_is_interrupted
 from dist_checks.matrix import ConfigError, Matrix, parse
 from dist_checks.plan import Plan
+from dist_checks.progress import Progress, ShowProgress, silent
 from dist_checks.refusals import Facts
 from dist_checks.report import github, write_pages
 from dist_checks.run_folder import environment, new_folder
 from dist_checks.rung import Rung
 from dist_checks.selection import choose
 from dist_checks.submitting import hand_over
+from dist_checks.trace import checksum
+from launch import scratch
 from launch.base import Exit, Job, Launcher, LaunchError, State
 from launch.cluster import ClusterLauncher
 
@@ -37,33 +39,6 @@ ENTRY = "dist_checks.worker.entry:main"
 DESCRIBE = "dist_checks.worker.entry:describe"
 FLIGHT_RECORDS = "2000"
 """Collectives that torch's flight recorder keeps on each rank: what was really sent."""
-
-
-class Progress(Protocol):
-    """What is told while rungs run. The report package has one for people, this module one that tells nobody."""
-
-    def started(self, rung: str, world_size: int) -> None: ...
-    def ended(self, rung: str, state: str, seconds: float) -> None: ...
-    def note(self, text: str) -> None: ...
-
-
-class Silent:
-    def started(self, rung: str, world_size: int) -> None:
-        pass
-
-    def ended(self, rung: str, state: str, seconds: float) -> None:
-        pass
-
-    def note(self, text: str) -> None:
-        pass
-
-
-ShowProgress = Callable[[int], AbstractContextManager[Progress]]
-"""Given the number of rungs."""
-
-
-def silent(total: int) -> AbstractContextManager[Progress]:
-    return nullcontext(Silent())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,32 +78,66 @@ def run(
         return follow(folder, matrix, show)
     with ExitStack() as stack:
         if launcher is None:
-            launcher, facts = _start(matrix, fault, stack)
+            launcher, facts = start(matrix, fault, stack)
         else:
             facts = describe(matrix, launcher, fault)
         plan = _choose(_plan(matrix, facts, launcher), select, failed_in)
         afford(matrix, plan)
         folder = new_folder(matrix.name, out)
+        stack.enter_context(stored.alone(folder, new=True))
         progress = stack.enter_context(show(len(plan.rungs)))
-        interrupted = False
         stack.enter_context(terminated_is_interrupted())
 
         def work(plan: Plan, rungs: Sequence[Rung]) -> None:
-            _write_inputs(folder, matrix, plan, facts, source, given or str(folder / "matrix.toml"))
-            for exit in launcher.run(
-                jobs(matrix, rungs, folder, fault), on_start=lambda job: progress.started(job.name, job.world_size)
-            ):
-                progress.ended(exit.job, exit.state, exit.seconds)
+            with writing():
+                _write_inputs(folder, matrix, plan, facts, source, given or str(folder / "matrix.toml"))
+            launch(launcher, jobs(matrix, rungs, folder, fault), progress)
 
-        try:
+        def ladder() -> Judgement:
             work(plan, plan.rungs)
-            refuse = planning.refusals(matrix, facts, _largest(matrix, facts, launcher))
-            judgement = decide(plan, folder, budget=matrix.blame.budget, refuse=refuse, run=work)
-        except KeyboardInterrupt:
-            interrupted = True
-            progress.note("interrupted: judging what had finished")
-    report = judge(folder) if interrupted else _report(folder, document(judgement))
-    return Outcome(report=report, folder=folder, interrupted=interrupted)
+            refuse = planning.refusals(matrix, facts, largest(matrix, facts, launcher))
+            return decide(plan, folder, budget=matrix.blame.budget, refuse=refuse, run=work)
+
+        return finish(folder, ladder, progress)
+
+
+def launch(launcher: Launcher, jobs: Iterator[Job], progress: Progress) -> None:
+    for exit in launcher.run(jobs, on_start=lambda job: progress.started(job.name, job.world_size)):
+        progress.ended(exit.job, exit.state, exit.seconds)
+
+
+def finish(folder: Path, ladder: Callable[[], Judgement], progress: Progress) -> Outcome:
+    """What came of a ladder. What Ctrl-C or a full disk has cut short is judged as far as it got."""
+    interrupted = False
+    try:
+        judgement = ladder()
+    except KeyboardInterrupt:
+        interrupted = True
+        progress.note("interrupted: judging what had finished")
+    except OSError as error:
+        progress.note(f"stopped, judging what had finished: {error.filename}: {error.strerror}")
+    else:
+        return Outcome(report=write_report(folder, document(judgement)), folder=folder)
+    return Outcome(report=judge(folder), folder=folder, interrupted=interrupted)
+
+
+@contextmanager
+def writing() -> Iterator[None]:
+    """A disk that is full, or a folder that is read-only, is for the user to put right."""
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(f"{error.filename}: cannot be written: {error.strerror}") from None
+
+
+def read_inputs(folder: Path) -> dict[str, Any]:
+    """What plan.json says. Raises ConfigError where ``folder`` holds no run, or its plan is damaged."""
+    if not (folder / "plan.json").is_file():
+        raise ConfigError(f"{folder}: this is no run folder: it has no plan.json")
+    try:
+        return dict(read_plan(folder))
+    except PlanError as error:
+        raise ConfigError(str(error)) from None
 
 
 def submit(
@@ -146,7 +155,7 @@ def submit(
     It is planned here first, so that a mistake is told now and not when the job has its turn.
     """
     with ExitStack() as stack:
-        launcher, facts = _start(matrix, fault, stack)
+        launcher, facts = start(matrix, fault, stack)
         plan = _choose(_plan(matrix, facts, launcher), select, failed_in)
     afford(matrix, plan)
     folder = new_folder(matrix.name, out)
@@ -162,7 +171,7 @@ def submit(
 def follow(folder: Path, matrix: Matrix, show: ShowProgress = silent) -> Outcome:
     """Wait for a run that was submitted, and judge it. Ctrl-C cancels the job and judges what had finished."""
     interrupted = False
-    with show(len(_read_json(folder / "plan.json")["rungs"])) as progress:
+    with show(len(stored.read_json(folder / "plan.json")["rungs"])) as progress:
         try:
             submitting.follow(folder, matrix, progress)
         except KeyboardInterrupt:
@@ -174,7 +183,7 @@ def plan(matrix: Matrix | Mapping[str, Any], *, select: str = "") -> Plan:
     """What :func:`run` would run. Starts one process, which describes the recipe."""
     matrix = parse(matrix)
     with ExitStack() as stack:
-        launcher, facts = _start(matrix, None, stack)
+        launcher, facts = start(matrix, None, stack)
         return _choose(_plan(matrix, facts, launcher), select, None)
 
 
@@ -196,35 +205,41 @@ def judge(folder: Path) -> dict[str, Any]:
     Where it was submitted to Slurm, what became of the job stands in the report.
     """
     submitting.settle(folder)
-    if not (folder / "plan.json").is_file():
-        raise ConfigError(f"{folder}: this is no run folder: it has no plan.json")
-    try:
-        return _report(folder, judge_report(folder))
-    except PlanError as error:
-        raise ConfigError(str(error)) from None
+    read_inputs(folder)
+    return write_report(folder, judge_report(folder))
 
 
-def _report(folder: Path, report: dict[str, Any]) -> dict[str, Any]:
-    """Write the report and its pages."""
-    report["environment"] = _read_json(folder / "env.json") if (folder / "env.json").exists() else {}
-    _write_json(folder / "report.json", report)
-    write_pages(report, folder)
-    if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
-        github.write(report, Path(summary))
+def write_report(folder: Path, report: dict[str, Any]) -> dict[str, Any]:
+    """With its pages."""
+    report["environment"] = _stored_environment(folder)
+    with writing():
+        stored.write_json(folder / "report.json", report)
+        write_pages(report, folder)
+        if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
+            github.write(report, Path(summary))
     return report
+
+
+def _stored_environment(folder: Path) -> dict[str, Any]:
+    """Shown, never used to judge: it may be missing or damaged."""
+    try:
+        return stored.read_json(folder / "env.json")
+    except ConfigError:
+        return {}
 
 
 def pages(folder: Path) -> dict[str, Any]:
     """Write the pages of a judged run again. Raises ConfigError where it has no report."""
-    report = _read_json(folder / "report.json")
-    write_pages(report, folder)
+    report = stored.read_json(folder / "report.json")
+    with writing():
+        write_pages(report, folder)
     return report
 
 
 def last_seconds(run: Path = Path("runs/latest")) -> dict[str, float]:
     """What each rung took in the last run, by id; empty where there was none."""
     try:
-        rungs = _read_json(run / "report.json")["rungs"]
+        rungs = stored.read_json(run / "report.json")["rungs"]
         return {rung["id"]: rung["seconds"] for rung in rungs if rung["seconds"] is not None}
     except (ConfigError, KeyError, TypeError):
         return {}
@@ -245,8 +260,7 @@ def describe(matrix: Matrix, launcher: Launcher, fault: str | None = None) -> di
 
 
 def _describe(matrix: Matrix, launcher: Launcher, fault: str | None) -> Facts:
-    with tempfile.TemporaryDirectory(prefix="dist-checks-") as temporary:
-        folder = Path(temporary)
+    with scratch.held("dist-checks-") as folder:
         job = Job(
             name="describe",
             folder=folder,
@@ -268,7 +282,7 @@ def _describe(matrix: Matrix, launcher: Launcher, fault: str | None) -> Facts:
             raise ConfigError(f"launch.launcher: '{matrix.launch.launcher}' cannot start ranks: {reason}") from None
         if exit.state is not State.DONE:
             raise ConfigError(_reason(exit))
-        return Facts.from_json(_read_json(folder / "recipe.json"))
+        return Facts.from_json(stored.read_json(folder / "recipe.json"))
 
 
 def _reason(exit: Exit) -> str:
@@ -278,10 +292,10 @@ def _reason(exit: Exit) -> str:
 
 
 def _plan(matrix: Matrix, facts: Mapping[str, Facts], launcher: Launcher) -> Plan:
-    return planning.make(matrix, facts, _largest(matrix, facts, launcher))
+    return planning.make(matrix, facts, largest(matrix, facts, launcher))
 
 
-def _largest(matrix: Matrix, facts: Mapping[str, Facts], launcher: Launcher) -> int:
+def largest(matrix: Matrix, facts: Mapping[str, Facts], launcher: Launcher) -> int:
     return largest_world(matrix, launcher, facts[""].accelerators)
 
 
@@ -296,14 +310,14 @@ def _choose(plan: Plan, select: str, failed_in: Path | None) -> Plan:
         if not chosen:
             raise ConfigError(f"-k: '{select}' matches none of the {len(ids)} rungs, see 'dist-checks plan'")
     if failed_in:
-        last = _read_json(failed_in / "report.json")
+        last = stored.read_json(failed_in / "report.json")
         chosen &= {rung["id"] for rung in last.get("rungs", ()) if rung["status"] in ("fail", "inconclusive")}
         if not chosen:
             raise ConfigError(f"--failed: no rung of this plan failed in {failed_in}")
     return plan if chosen == set(ids) else plan.only(chosen)
 
 
-def _start(matrix: Matrix, fault: str | None, stack: ExitStack) -> tuple[Launcher, dict[str, Facts]]:
+def start(matrix: Matrix, fault: str | None, stack: ExitStack) -> tuple[Launcher, dict[str, Facts]]:
     """A launcher for the devices that a first process of it has found."""
     launcher = stack.enter_context(open_launcher(matrix))
     facts = describe(matrix, launcher, fault)
@@ -345,7 +359,7 @@ def jobs(matrix: Matrix, rungs: Iterable[Rung], folder: Path, fault: str | None 
 def _hosts_of(rung: Path) -> tuple[str, ...]:
     """Where a rung ran that is run again: the rerun goes to other nodes, if there are any."""
     try:
-        return tuple(sorted(set(_read_json(rung / "exit.json")["hosts"])))
+        return tuple(sorted(set(stored.read_json(rung / "exit.json")["hosts"])))
     except (ConfigError, LookupError):
         return ()
 
@@ -361,45 +375,32 @@ def _payload(matrix: Matrix, setting: Setting, folder: Path, fault: str | None) 
     }
 
 
+def write_plan(folder: Path, inputs: Mapping[str, Any]) -> None:
+    stored.write_json(folder / "plan.json", {**inputs, "checksum": checksum(inputs)})
+
+
 def _write_inputs(
     folder: Path, matrix: Matrix, plan: Plan, facts: Mapping[str, Facts], source: str | None, given: str
 ) -> None:
-    (folder / "matrix.toml").write_text(source or matrix.to_toml(), encoding="utf-8")
-    _write_json(
-        folder / "plan.json",
-        {
-            "schema": planning.SCHEMA,
-            **plan.to_json(),
-            "matrix": {
-                "name": matrix.name,
-                "recipe": ", ".join(ladder.recipe for ladder in matrix.ladders.values()),
-                "exact": matrix.exact,
-                "steps": matrix.steps,
-            },
-            "train": asdict(matrix.train),
-            "custom": {name: asdict(table) for name, table in matrix.custom.items()},
-            "recipe": dict(facts[""].description),
-            "also": {label: dict(each.description) for label, each in facts.items() if label},
-            "given": given,
-            "day": time.strftime("%Y-%m-%d"),
-            "accept": [asdict(accepted) | {"until": accepted.until.isoformat()} for accepted in matrix.accept],
+    text = source or matrix.to_toml()
+    (folder / "matrix.toml").write_text(text, encoding="utf-8")
+    inputs = {
+        "schema": planning.SCHEMA,
+        **plan.to_json(),
+        "matrix": {
+            "name": matrix.name,
+            "recipe": ", ".join(ladder.recipe for ladder in matrix.ladders.values()),
+            "exact": matrix.exact,
+            "steps": matrix.steps,
         },
-    )
-    _write_json(folder / "env.json", environment(matrix))
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    """Raises ConfigError where the file is not there or no JSON object."""
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: cannot be read: {error}") from None
-    if not isinstance(data, dict):
-        raise ConfigError(f"{path}: expected a JSON object")
-    return data
-
-
-def _write_json(path: Path, data: Mapping[str, Any]) -> None:
-    new = path.with_name(f".{path.name}")
-    new.write_text(json.dumps(data, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-    new.replace(path)
+        "train": asdict(matrix.train),
+        "custom": {name: asdict(table) for name, table in matrix.custom.items()},
+        "recipe": dict(facts[""].description),
+        "also": {label: dict(each.description) for label, each in facts.items() if label},
+        "given": given,
+        "day": time.strftime("%Y-%m-%d"),
+        "accept": [asdict(accepted) | {"until": accepted.until.isoformat()} for accepted in matrix.accept],
+        "source": zlib.crc32(text.encode()),
+    }
+    write_plan(folder, inputs)
+    stored.write_json(folder / "env.json", environment(matrix))

@@ -9,10 +9,11 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from dist_checks.launching import nodes_needed
 from dist_checks.matrix import ConfigError, Matrix
+from dist_checks.progress import Progress
 from launch.base import Exit, State
 from launch.sbatch import Follower, JobState, cancel, submit, tail
 from launch.scontrol import SlurmError, minutes
@@ -26,12 +27,6 @@ SCRIPT = """\
 {prologue}
 exec {command}
 """
-
-
-class Progress(Protocol):
-    def started(self, rung: str, world_size: int) -> None: ...
-    def ended(self, rung: str, state: str, seconds: float) -> None: ...
-    def note(self, text: str) -> None: ...
 
 
 def hand_over(matrix: Matrix, folder: Path, largest: int, words: Sequence[str]) -> str:

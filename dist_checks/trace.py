@@ -22,7 +22,8 @@ import socket
 import struct
 import time
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -117,22 +118,53 @@ def collectives_path(folder: Path, rank: int) -> Path:
     return folder / f"rank-{rank:05d}.collectives"
 
 
-def signed(line: str) -> str:
-    """A JSON object, on one line, with its own checksum as the last field: a flipped bit is noticed."""
-    assert line.endswith("}"), line
-    return f'{line[:-1]},"crc":{zlib.crc32(line.encode())}}}'
-
-
 class Unsigned(ValueError):
-    """A line was changed after it was written, or is not whole."""
+    """A line was changed after it was written, or is not whole, or does not belong here."""
 
 
-def unsigned(line: bytes) -> bytes:
-    """The JSON object that :func:`signed` was given; raises Unsigned where it is not that any more."""
-    body, comma, checksum = line.rstrip(b"\n").rpartition(b',"crc":')
-    if not comma or checksum != b"%d}" % zlib.crc32(body + b"}"):
-        raise Unsigned("checksum")
-    return body + b"}"
+class Chain:
+    """Signs the lines of a file, each a JSON object, or checks them in the same order.
+
+    The checksum of a line, its last field, covers those before it and the name of the file: a flipped bit is noticed,
+    a line that is missing, repeated or moved, and the file of another rank.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self._sum = zlib.crc32(Path(path).name.encode())
+
+    def sign(self, line: str) -> str:
+        assert line.endswith("}"), line
+        self._sum = zlib.crc32(line.encode(), self._sum)
+        return f'{line[:-1]},"crc":{self._sum}}}\n'
+
+    def check(self, line: bytes) -> bytes:
+        """The JSON object that :meth:`sign` was given; raises Unsigned where it is not that."""
+        body, _, given = line.rstrip(b"\n").rpartition(b',"crc":')
+        self._sum = zlib.crc32(body + b"}", self._sum)
+        if given != b"%d}" % self._sum:
+            raise Unsigned("checksum")
+        return body + b"}"
+
+
+def checksum(values: Mapping[str, Any]) -> int:
+    """Of what a JSON file says, however it is laid out: of all its fields but ``checksum``."""
+    rest = {name: value for name, value in values.items() if name != "checksum"}
+    return zlib.crc32(json.dumps(rest, sort_keys=True).encode())
+
+
+class NotWritten(OSError):
+    """A rank could not write its trace: the disk is to blame, not what was computed."""
+
+
+@contextmanager
+def writing(path: Path | str, rank: int) -> Iterator[None]:
+    """Raises NotWritten, with the file and the rank, where the disk is full or read-only."""
+    try:
+        yield
+    except OSError as error:
+        raise NotWritten(
+            error.errno, f"{Path(path).name} of rank {rank} cannot be written: {error.strerror}"
+        ) from error
 
 
 def is_claimed(events: Path) -> bool:
@@ -164,8 +196,11 @@ class Writer:
         events, digests = events_path(folder, rank), digests_path(folder, rank)
         if is_claimed(events):
             events, digests = (p.with_stem(f"{p.stem}~{os.getpid()}") for p in (events, digests))
-        self._events: IO[str] = events.open("w", encoding="utf-8")
-        self._digests: IO[bytes] = digests.open("wb")
+        self._rank = rank
+        self._chain = Chain(events)
+        with writing(events, rank):
+            self._events: IO[str] = events.open("w", encoding="utf-8")
+            self._digests: IO[bytes] = digests.open("wb")
         self._entries: dict[tuple[Kind, str], tuple[int, Entry]] = {}
         self._announced = 0
         self._records = 0
@@ -179,7 +214,8 @@ class Writer:
         """
         if event in ("step", "end"):
             fields["digests"] = self._records
-        self._events.write(signed(json.dumps({"event": event, **fields}, separators=(",", ":"))) + "\n")
+        with writing(self._events.name, self._rank):
+            self._events.write(self._chain.sign(json.dumps({"event": event, **fields}, separators=(",", ":"))))
 
     def digest(self, step: int, entry: Entry, values: Values, item: int = NO_ITEM) -> None:
         """Append one record; announces the entry when it is new, or when its dtype or extent has changed."""
@@ -197,13 +233,15 @@ class Writer:
                 dtype=entry.dtype,
                 extent=entry.extent.to_json(),
             )
-        self._digests.write(pack(step, known[0], item, values))
+        with writing(self._digests.name, self._rank):
+            self._digests.write(pack(step, known[0], item, values))
         self._records += 1
 
     def flush(self) -> None:
         # Digests last: whoever finds a record finds its entry too.
-        self._events.flush()
-        self._digests.flush()
+        for file in (self._events, self._digests):
+            with writing(file.name, self._rank):
+                file.flush()
 
     def close(self, **fields: Any) -> None:
         """Append the ``end`` event: without it the rank is known to have been cut short."""

@@ -11,14 +11,13 @@ import shutil
 import signal
 import socket
 import sys
-import tempfile
 import time
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from types import FrameType
 
+from launch import scratch
 from launch.cold import ColdCrew
 from launch.crew import Crew
 from launch.process import PARENT, adopt_orphans, children, die_with_parent, end_group
@@ -58,7 +57,7 @@ class Agent:
         self._crews: dict[str, Crew] = {}
         self._watched: dict[int, Crew] = {}  # by process id
         self._kept = children()  # helpers of preloaded modules: not ours to end
-        self._scratch = Path(tempfile.mkdtemp(prefix="launch-"))
+        self._scratch, self._holding = scratch.make("launch-")
         self._started = 0
         self._closing = False
         self._parent = os.getppid()
@@ -67,7 +66,7 @@ class Agent:
         for signum in (signal.SIGCHLD, signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
             signal.signal(signum, _ignore)
         signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
-        self._own = (wire.reading, wire.writing, self._waker, waker)
+        self._own = (wire.reading, wire.writing, self._waker, waker, self._holding)
         adopt_orphans()
 
     def serve(self, notes: Sequence[str]) -> None:

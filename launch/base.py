@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum, auto
@@ -140,13 +141,15 @@ class Exit:
         """The Exit that was written to `folder`/exit.json."""
         ranks = tuple(RankExit(**(rank | {"log": folder / rank["log"]})) for rank in values["ranks"])
         tuples = {name: tuple(values[name]) for name in ("hosts", "notes")}
-        return cls(**(dict(values) | tuples | {"state": State(values["state"]), "ranks": ranks}))
+        known = {name: value for name, value in values.items() if name != "checksum"}
+        return cls(**(known | tuples | {"state": State(values["state"]), "ranks": ranks}))
 
 
 def _write(path: Path, values: dict[str, Any]) -> None:
-    """A reader finds all of it or none."""
+    """A reader finds all of it or none, and by the checksum whether it is still what was written."""
     part = path.with_name(f"{path.name}.part")
-    part.write_text(json.dumps(values, indent=1) + "\n")
+    checksum = zlib.crc32(json.dumps(values, sort_keys=True).encode())
+    part.write_text(json.dumps(values | {"checksum": checksum}, indent=1) + "\n")
     part.rename(path)
 
 

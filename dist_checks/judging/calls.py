@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dist_checks.judging.reading import TraceError, rank_list, read_line
-from dist_checks.trace import collectives_path
+from dist_checks.trace import Chain, collectives_path
 
 Tensors = tuple[tuple[str, tuple[int, ...]], ...]
 """(dtype, shape) of each."""
@@ -92,10 +92,10 @@ def _read_rank(path: Path, rank: int, groups: dict[tuple[object, ...], Group], c
     out = RankCalls(rank)
     own_groups: dict[int, Group] = {}
     own_calls: dict[int, Call] = {}
-    number = 0
+    number, chain = 0, Chain(path)
     for number, line in enumerate(path.read_bytes().splitlines(), 1):
         try:
-            event = read_line(line, path)
+            event = read_line(line, path, chain)
             match event["event"]:
                 case "group":
                     own_groups[event["index"]] = _group(event, groups)

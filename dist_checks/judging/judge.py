@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,10 @@ from dist_checks.judging.measured import contributions, sensitivity, series
 from dist_checks.judging.outcome import Outcome, rung_status
 from dist_checks.judging.reading import TraceError, read
 from dist_checks.judging.seen import Seen
-from dist_checks.judging.verdict import Finding, Status, Verdict
+from dist_checks.judging.verdict import Blamed, Finding, Status, Verdict
 from dist_checks.judging.view import RungView, Writer
 from dist_checks.rung import Role, Rung
+from dist_checks.trace import checksum
 
 SCHEMA = 1
 """Of report.json."""
@@ -85,7 +86,7 @@ class Judgement:
 
 def judge(run: Path) -> Judgement:
     """Judges a finished run, or what there is of an unfinished one. Raises PlanError where there is no plan."""
-    plan = _plan(run)
+    plan = read_plan(run)
     rungs = [Rung.from_json(rung) for rung in plan["rungs"]]
     bench = _Bench(run, rungs, plan)
     # Warm twins first: whether reruns repeat their bits decides what a cold one means.
@@ -102,7 +103,8 @@ def judge(run: Path) -> Judgement:
     )
 
 
-def _plan(run: Path) -> Mapping[str, Any]:
+def read_plan(run: Path) -> Mapping[str, Any]:
+    """plan.json. Raises PlanError."""
     path = run / "plan.json"
     try:
         plan: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
@@ -111,6 +113,10 @@ def _plan(run: Path) -> Mapping[str, Any]:
         raise PlanError(f"{path} is no plan: {error}") from error
     if found != PLAN_SCHEMA:
         raise PlanError(f"{path} has schema {found!r}; this version reads schema {PLAN_SCHEMA}")
+    if plan.get("checksum", checksum(plan)) != checksum(plan):
+        raise PlanError(f"{path} is damaged: its checksum is wrong")
+    if not isinstance(plan.get("rungs"), list):
+        raise PlanError(f"{path} is no plan: it has no rungs")
     return plan
 
 
@@ -147,7 +153,7 @@ class _Bench:
             finding = Finding(check="completes", rung=rung.id, status=Status.INCONCLUSIVE, message=str(error))
             self.judged[rung.id] = RungJudgement(rung=rung, findings=(finding,), seconds=seconds, hung=hung)
             return
-        found = [finding for name, check in CHECKS for finding in ask(name, check, view)]
+        found = [_doubted(view, finding) for name, check in CHECKS for finding in ask(name, check, view)]
         findings, accepted = accepting.sort(found, self._plan.get("accept", ()), str(self._plan.get("day", "")))
         self.judged[rung.id] = RungJudgement(
             rung=rung,
@@ -209,12 +215,24 @@ def ask(name: str, check: Check, view: RungView) -> tuple[Finding, ...]:
     return found or (Writer(view, name).unseen("the check found nothing to say"),)
 
 
+def _doubted(view: RungView, finding: Finding) -> Finding:
+    """Where the job went well and files of it are damaged or gone, what looks like a fault may be due to that."""
+    trace, state = view.trace, (view.exit or {}).get("state")
+    damaged = state == "done" and trace.ranks and (trace.missing or trace.problems)
+    if finding.status is not Status.FAIL or finding.blames is Blamed.LAUNCHER or not damaged:
+        return finding
+    message = f"it may be due to a damaged trace ({trace.cut}): {finding.message}"
+    return replace(finding, status=Status.INCONCLUSIVE, message=message)
+
+
 def _exit(folder: Path) -> Mapping[str, Any] | None:
     try:
         found = json.loads((folder / "exit.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return found if isinstance(found, dict) else None
+    if not isinstance(found, dict) or found.get("checksum", checksum(found)) != checksum(found):
+        return None
+    return found
 
 
 def report(run: Path) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dist_checks.extent import Extent
-from dist_checks.trace import BUCKETS, RECORD_BYTES, SCHEMA, Entry, Kind, Unsigned, digests_path, events_path, unsigned
+from dist_checks.trace import BUCKETS, RECORD_BYTES, SCHEMA, Chain, Entry, Kind, Unsigned, digests_path, events_path
 
 RECORD = np.dtype(
     [
@@ -133,10 +133,11 @@ class Trace:
     @cached_property
     def cut(self) -> str:
         """Why the trace does not hold everything, in words; empty where it does."""
-        if not self.ranks:
+        if not self.ranks and self.world_size > 1:
             return "no rank left a trace"
-        if self.missing:
-            return f"{rank_list(self.missing)} left no trace"
+        damaged = {rank.rank for rank in self.ranks if rank.problems}
+        if gone := tuple(rank for rank in self.missing if rank not in damaged):
+            return f"{rank_list(gone)} left no trace"
         if self.problems:
             return self.problems[0] + (f" ({len(self.problems)} problems in all)" if len(self.problems) > 1 else "")
         short = tuple(rank.rank for rank in self.ranks if not rank.ended)
@@ -222,9 +223,10 @@ def _read_rank(folder: Path, rank: int, extents: dict[str, Extent]) -> RankTrace
     ended = False
     announced = 0  # records that the rank says it has written: a file may be cut between two of them
     path = events_path(folder, rank)
+    chain = Chain(path)
     for number, line in enumerate(path.read_bytes().splitlines(), 1):
         try:
-            event = read_line(line, path)
+            event = read_line(line, path, chain)
             match event["event"]:
                 case "header":
                     header = event
@@ -248,7 +250,7 @@ def _read_rank(folder: Path, rank: int, extents: dict[str, Extent]) -> RankTrace
             ended = False
             break
     digests, damage = _read_digests(digests_path(folder, rank), rank, entries)
-    if len(digests) < announced and not damage:
+    if (len(digests) < announced or (ended and len(digests) > announced)) and not damage:
         damage.append(f"{digests.path.name} of rank {rank} has {len(digests)} of {announced} records")
     return RankTrace(
         rank=rank,
@@ -263,13 +265,13 @@ def _read_rank(folder: Path, rank: int, extents: dict[str, Extent]) -> RankTrace
     )
 
 
-def read_line(line: bytes, path: Path) -> dict[str, Any]:
+def read_line(line: bytes, path: Path, chain: Chain) -> dict[str, Any]:
     """The event on a line. NaN and Infinity are read as the floats that they are.
 
     Raises TraceError for a header of another version, ValueError where the line is damaged.
     """
     try:
-        event = json.loads(unsigned(line))
+        event = json.loads(chain.check(line))
     except Unsigned:
         event = json.loads(line)  # of another version, whose lines may not be signed
         if not (isinstance(event, dict) and event.get("event") == "header" and event.get("schema") != SCHEMA):

@@ -12,7 +12,7 @@ from typing import Any
 
 from dist_checks.probe import flight
 from dist_checks.probe.flight import Collective
-from dist_checks.trace import BEFORE, SCHEMA, collectives_path, signed
+from dist_checks.trace import BEFORE, SCHEMA, Chain, collectives_path, writing
 
 PATIENCE = 1.0
 """Seconds that a thread which describes a hang waits for one that is writing."""
@@ -28,6 +28,8 @@ class Ledger:
     def __init__(self, folder: Path, rank: int) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
+        self._rank = rank
+        self._chain = Chain(collectives_path(folder, rank))
         self._file = collectives_path(folder, rank).open("w", encoding="utf-8")
         self._lock = threading.Lock()
         self._main = threading.main_thread().ident
@@ -39,7 +41,7 @@ class Ledger:
         self._unread = self._most = 0  # steps since the ring was read; most collectives that a step has had
         self._last = 0
         self._write("header", schema=SCHEMA, rank=rank)
-        self._file.flush()
+        self._flush()
 
     def started(self) -> None:
         """The first step begins."""
@@ -56,14 +58,14 @@ class Ledger:
         """Write down what is new."""
         with self._lock:
             self._read()
-            self._file.flush()
+            self._flush()
 
     def end(self) -> None:
         """All that this rank has called is written: up to here."""
         with self._lock:
             self._read()
             self._write("end")
-            self._file.flush()
+            self._flush()
 
     def left(self) -> None:
         """The last word of a rank whose work went well: from now on it waits for nobody."""
@@ -84,7 +86,7 @@ class Ledger:
             if held and not self._file.closed:
                 self._read()
                 self._write("hang", step=len(self._ends) - 1, site=stack)
-                self._file.flush()
+                self._flush()
         finally:
             if held:
                 self._lock.release()
@@ -137,7 +139,12 @@ class Ledger:
         return index
 
     def _write(self, event: str, **fields: Any) -> None:
-        self._file.write(signed(json.dumps({"event": event, **fields}, separators=(",", ":"))) + "\n")
+        with writing(self._file.name, self._rank):
+            self._file.write(self._chain.sign(json.dumps({"event": event, **fields}, separators=(",", ":"))))
+
+    def _flush(self) -> None:
+        with writing(self._file.name, self._rank):
+            self._file.flush()
 
 
 _of_worker: Ledger | None = None

@@ -21,7 +21,7 @@ from dist_checks.judging.judge import report
 from dist_checks.judging.reading import RECORD, read
 from dist_checks.judging.seen import Seen
 from dist_checks.rung import Role, Rung
-from dist_checks.trace import SCHEMA, Kind, digests_path, events_path, signed
+from dist_checks.trace import SCHEMA, Chain, Kind, digests_path, events_path
 
 
 def write_rank(folder: Path, rank: int, ranks: int, tensors: int, steps: int, kind: Kind) -> None:
@@ -42,7 +42,9 @@ def write_rank(folder: Path, rank: int, ranks: int, tensors: int, steps: int, ki
         event = {"event": "step", "step": step, "epoch": 0, "ids": [step * ranks + rank], "loss_sum": 1.0, "targets": 1}
         lines.append(event | {"learning_rates": [0.1], "micro_batches": [[step * ranks + rank]], "rng": f"{rank}"})
     lines.append({"event": "end"})
-    events_path(folder, rank).write_text("".join(signed(json.dumps(line)) + "\n" for line in lines))
+    path = events_path(folder, rank)
+    chain = Chain(path)
+    path.write_text("".join(chain.sign(json.dumps(line)) for line in lines))
     records = np.zeros(tensors * steps, RECORD)
     records["step"], records["entry"] = np.divmod(np.arange(len(records)), tensors)
     records["item"], records["elements"] = -1, length * 64

@@ -10,7 +10,7 @@ from tiny_world import Tamper, World, make_run, rung
 
 from dist_checks.judging.judge import Judgement, judge
 from dist_checks.judging.verdict import Finding, Status
-from dist_checks.trace import signed, unsigned
+from dist_checks.trace import Chain
 
 TP, DP, SHARD, SP, ACCUM = {"tp": 2}, {"dp_replicate": 3}, {"dp_shard": 2}, {"tp": 2, "sp": True}, {"accum": 3}
 ALL = {"dp_replicate": 3, "tp": 2, "accum": 2}
@@ -20,8 +20,9 @@ ORDER = [World(rung(), Path("unused")).ids(step)[1] for step in range(4)]
 
 def rewrite(events: Path, old: str, new: str) -> None:
     """Replaces text in a file of events and signs its lines again: what a rank would have written."""
-    lines = [unsigned(line).decode().replace(old, new) for line in events.read_bytes().splitlines()]
-    events.write_text("".join(signed(line) + "\n" for line in lines))
+    read, write = Chain(events), Chain(events)
+    lines = [read.check(line).decode().replace(old, new) for line in events.read_bytes().splitlines()]
+    events.write_text("".join(map(write.sign, lines)))
 
 
 def of(judgement: Judgement, rung: str, check: str) -> list[Finding]:

@@ -13,7 +13,7 @@ from tiny_world import make_run, rung
 
 from dist_checks.judging.judge import judge
 from dist_checks.judging.verdict import Finding, Status
-from dist_checks.trace import SCHEMA, collectives_path, signed
+from dist_checks.trace import SCHEMA, Chain, collectives_path
 
 WORLD, PAIR = "0", "1"
 RANKS = {WORLD: [0, 1, 2], PAIR: [0, 1]}
@@ -47,7 +47,9 @@ def ledger(folder: Path, rank: int, calls: Calls, *, pending: bool = False, site
         lines.append({"event": "hang", "step": 2, "site": site})
     elif left:
         lines += [{"event": "end"}, {"event": "left"}]
-    collectives_path(folder, rank).write_text("".join(signed(json.dumps(line)) + "\n" for line in lines))
+    path = collectives_path(folder, rank)
+    chain = Chain(path)
+    path.write_text("".join(chain.sign(json.dumps(line)) for line in lines))
 
 
 @pytest.fixture

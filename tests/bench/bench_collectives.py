@@ -1,0 +1,101 @@
+"""What recording every collective costs, as a ratio of step time: the same rungs with the flight recorder on and off.
+
+``python tests/bench/bench_collectives.py [STEPS] [REPEATS]``
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+
+from dist_checks.axes import Axis, Setting
+from dist_checks.rung import Role, Rung
+from dist_checks.session import ENTRY, FLIGHT_RECORDS, PRELOAD
+from launch import Job, LocalLauncher, State
+
+SETTINGS = {
+    "dp_replicate2": {Axis.DP_REPLICATE: 2},
+    "tp2+sp": {Axis.TP: 2, Axis.SP: True},
+    "dp_shard2": {Axis.DP_SHARD: 2},
+}
+
+
+def seconds(launcher: LocalLauncher, folder: Path, name: str, steps: int, records: str) -> float:
+    """Of one rung, without what a rung of one step takes."""
+    taken = []
+    for count in (1, 1 + steps):
+        rung = Rung(
+            id=name,
+            role=Role.RUNG,
+            setting=Setting(SETTINGS[name]),
+            precision="fp64",
+            seed=0,
+            steps=count,
+            reference="s",
+        )
+        own = folder / f"{name}-{records}-{count}"
+        payload = {"folder": str(own), "recipe": "gpt", "options": {}, "train": {}, "rung": rung.to_json()}
+        job = Job(
+            name=own.name, folder=own, world_size=2, entry=ENTRY, payload=payload, env={"TORCH_FR_BUFFER_SIZE": records}
+        )
+        (exit,) = launcher.run([job])
+        assert exit.state is State.DONE, exit.error
+        taken.append(exit.seconds)
+    return taken[1] - taken[0]
+
+
+def cpu(payload: dict[str, str]) -> None:
+    """On both ranks: CPU time of the main thread for each collective, called and then written down."""
+    import time
+
+    import torch
+    import torch.distributed as dist
+
+    from dist_checks.probe.ledger import Ledger
+
+    rank = int(os.environ["RANK"])
+    dist.init_process_group("gloo", init_method=os.environ["LAUNCH_INIT_METHOD"], rank=rank, world_size=2)
+    ledger, x, calls = Ledger(Path(payload["folder"]), rank), torch.ones(1000), 4000
+    ledger.started()
+    reading = 0.0
+    for _ in range(calls // 40):
+        for _ in range(40):
+            dist.all_reduce(x)
+        start = time.thread_time()
+        ledger.step()
+        reading += time.thread_time() - start
+    ledger.end()
+    if rank == 0:
+        print(f"{1e6 * reading / calls:.0f} us of CPU to write a collective down")
+
+
+def main(steps: int = 40, repeats: int = 3) -> None:
+    with LocalLauncher(slots=2, preload=PRELOAD) as launcher, tempfile.TemporaryDirectory() as folder:
+        env, own = {"TORCH_FR_BUFFER_SIZE": FLIGHT_RECORDS}, Path(folder, "cpu")
+        entry = f"{Path(__file__).stem}:cpu"
+        job = Job(name="cpu", folder=own, world_size=2, entry=entry, payload={"folder": str(own)}, env=env)
+        (exit,) = launcher.run([job])
+        print(exit.error or exit.ranks[0].log.read_text(), end="", flush=True)
+        for name in SETTINGS if steps else ():
+            pairs = []
+            for repeat in range(repeats):
+                on, off = (seconds(launcher, Path(folder, str(repeat)), name, steps, r) for r in (FLIGHT_RECORDS, "0"))
+                pairs.append((on, off))
+            ratio = statistics.median(on / off for on, off in pairs)
+            step = statistics.median(off for _, off in pairs) / steps
+            path = next(Path(folder).glob(f"0/{name}-{FLIGHT_RECORDS}-{1 + steps}/rank-00000.collectives"))
+            events = [json.loads(line) for line in path.read_text().splitlines()]
+            calls = sum(len(event["records"]) for event in events if event["event"] == "collectives")
+            size = path.stat().st_size
+            print(
+                f"{name:<14} {1000 * step:6.1f} ms a step, {calls / (steps + 1):5.1f} collectives a step; "
+                f"recorded: {ratio:.3f} x, {size / calls:.0f} bytes each"
+            )
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))

@@ -1,0 +1,95 @@
+"""A user's recipe whose rank 1 comes to an end of its own in step 1, in one way or another."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dist_checks.recipes.base import Batch
+from dist_checks.recipes.gpt import GPT, GPTRecipe
+
+
+def kill() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def segfault() -> None:
+    ctypes.string_at(0)
+
+
+def abort() -> None:
+    os.abort()
+
+
+def throw() -> None:
+    raise KeyError("no such batch")
+
+
+def leave() -> None:
+    sys.exit(0)
+
+
+def leave_at_once() -> None:
+    os._exit(0)
+
+
+def allocate() -> None:
+    _, most = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (2**32, most))
+    torch.ones(2**36)
+
+
+class Ending(GPTRecipe):
+    way: Any = None
+
+    def loss(self, outputs: Tensor, batch: Batch) -> tuple[Tensor, int]:
+        if torch.is_grad_enabled() and os.environ.get("RANK") == "1":
+            type(self).calls = getattr(type(self), "calls", 0) + 1
+            if type(self).calls == 2:
+                type(self).way()
+        return super().loss(outputs, batch)
+
+
+class Killed(Ending):
+    way = staticmethod(kill)
+
+
+class Crashed(Ending):
+    way = staticmethod(segfault)
+
+
+class Aborted(Ending):
+    way = staticmethod(abort)
+
+
+class Threw(Ending):
+    way = staticmethod(throw)
+
+
+class Left(Ending):
+    way = staticmethod(leave)
+
+
+class LeftAtOnce(Ending):
+    way = staticmethod(leave_at_once)
+
+
+class OutOfMemory(Ending):
+    way = staticmethod(allocate)
+
+
+class FullDisk(GPTRecipe):
+    """On rank 1 no digest can be written; the log of a rank stands beside its trace."""
+
+    def model(self) -> GPT:
+        if os.environ.get("RANK") == "1":
+            os.symlink("/dev/full", Path(os.readlink("/proc/self/fd/1")).with_suffix(".digests"))
+        return super().model()
