@@ -15,7 +15,13 @@ steps = 2
 options = { layers = 2 }
 axes = { dp_replicate = [2, 3], dp_shard = [2], tp = 2 }
 combine = { mode = "singles" }
-launch = { launcher = "slurm", deadline = 120.0, ranks_per_node = 2, slots = 2, cold_twin = false, slurm = { nodes = 4 } }
+[launch]
+launcher = "slurm"
+deadline = 120.0
+ranks_per_node = 2
+slots = 2
+cold_twin = false
+slurm = { nodes = 4 }
 """
 
 
