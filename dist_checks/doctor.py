@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+from dist_checks.jobs import DESCRIBE
 from dist_checks.launching import PRELOAD
-from dist_checks.session import DESCRIBE
 from launch.base import Exit, Job, State
 from launch.local import LocalLauncher
 

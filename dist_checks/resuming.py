@@ -13,6 +13,7 @@ from dist_checks import plan as planning
 from dist_checks import session, stored
 from dist_checks.axes import Setting
 from dist_checks.deciding import decide
+from dist_checks.jobs import jobs
 from dist_checks.judging.judge import Judgement
 from dist_checks.launching import submits, terminated_is_interrupted
 from dist_checks.matrix import ConfigError, Matrix, load
@@ -49,7 +50,7 @@ def resume(
             launcher, _ = at_work.start()
             with session.writing():
                 session.write_plan(folder, {**inputs, **plan.to_json()})
-            session.launch(launcher, session.jobs(matrix, rungs, folder, fault), progress)
+            session.launch(launcher, jobs(matrix, rungs, folder, fault), progress)
 
         def refuse(recipe: str, setting: Setting) -> str:
             launcher, facts = at_work.start()

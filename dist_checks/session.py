@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,6 +16,7 @@ from dist_checks import stored, submitting
 from dist_checks.axes import Axis, Setting
 from dist_checks.cost import device_hours
 from dist_checks.deciding import decide
+from dist_checks.jobs import DESCRIBE, jobs, payload
 from dist_checks.judging.judge import Judgement, PlanError, document, read_plan
 from dist_checks.judging.judge import report as judge_report
 from dist_checks.judging.verdict import ExitCode, Status
@@ -34,11 +35,6 @@ from dist_checks.trace import checksum
 from launch import scratch
 from launch.base import Exit, Job, Launcher, LaunchError, State
 from launch.cluster import ClusterLauncher
-
-ENTRY = "dist_checks.worker.entry:main"
-DESCRIBE = "dist_checks.worker.entry:describe"
-FLIGHT_RECORDS = "2000"
-"""Collectives that torch's flight recorder keeps on each rank: what was really sent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,7 +263,7 @@ def _describe(matrix: Matrix, launcher: Launcher, fault: str | None) -> Facts:
             world_size=1,
             entry=DESCRIBE,
             payload={
-                **_payload(matrix, Setting(), folder, fault),
+                **payload(matrix, Setting(), folder, fault),
                 "custom": {
                     str(name): matrix.options | matrix.custom[str(name)].options
                     for name in matrix.axes.get(Axis.CUSTOM, ())
@@ -328,51 +324,6 @@ def start(matrix: Matrix, fault: str | None, stack: ExitStack) -> tuple[Launcher
         launcher.close()
         launcher = stack.enter_context(open_launcher(matrix, accelerators))
     return launcher, facts
-
-
-def jobs(matrix: Matrix, rungs: Iterable[Rung], folder: Path, fault: str | None = None) -> Iterator[Job]:
-    """What is asked of a launcher: a job for each rung, in the order given."""
-    ladders = matrix.ladders
-    for rung in rungs:
-        own = folder / "rungs" / rung.id
-        env = matrix.custom_of(rung.setting).env
-        yield Job(
-            name=rung.id,
-            folder=own,
-            world_size=rung.layout.world_size,
-            entry=ENTRY,
-            payload={
-                **_payload(ladders[rung.recipe], rung.setting, own, fault),
-                "rung": rung.to_json(),
-                "env": list(env),
-            },
-            env={"TORCH_FR_BUFFER_SIZE": FLIGHT_RECORDS, **env},
-            deadline=matrix.launch.deadline,
-            # A compiler at work ends no step for minutes.
-            stall=matrix.launch.deadline if Axis.COMPILE in rung.setting else matrix.launch.stall,
-            pulse=".jsonl",
-            cold=rung.cold,
-            avoid=_hosts_of(folder / "rungs" / rung.twin_of) if rung.twin_of and not rung.planned else (),
-        )
-
-
-def _hosts_of(rung: Path) -> tuple[str, ...]:
-    """Where a rung ran that is run again: the rerun goes to other nodes, if there are any."""
-    try:
-        return tuple(sorted(set(stored.read_json(rung / "exit.json")["hosts"])))
-    except (ConfigError, LookupError):
-        return ()
-
-
-def _payload(matrix: Matrix, setting: Setting, folder: Path, fault: str | None) -> dict[str, Any]:
-    train = asdict(matrix.train_of(setting))
-    planted = {"fault": fault} if fault else {}
-    return planted | {
-        "folder": str(folder.absolute()),
-        "recipe": matrix.recipe,
-        "options": matrix.options | matrix.custom_of(setting).options,
-        "train": train | {"clip": train["clip"] or None},
-    }
 
 
 def write_plan(folder: Path, inputs: Mapping[str, Any]) -> None:

@@ -13,8 +13,9 @@ import tempfile
 from pathlib import Path
 
 from dist_checks.axes import Axis, Setting
+from dist_checks.jobs import ENTRY, FLIGHT_RECORDS
 from dist_checks.rung import Role, Rung
-from dist_checks.session import ENTRY, FLIGHT_RECORDS, PRELOAD
+from dist_checks.session import PRELOAD
 from launch import Job, LocalLauncher, State
 
 SETTINGS = {

@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from dist_checks import session
+from dist_checks.jobs import jobs
 from dist_checks.matrix import preset
 from dist_checks.rung import Role
 from launch import Job, LocalLauncher, State
@@ -36,7 +37,7 @@ def main() -> None:
     plan = replace(plan, rungs=rungs)
 
     def started(cold: bool) -> Iterator[Job]:
-        for job in session.jobs(matrix, plan.rungs, Path(folder) / f"cold-{cold}"):
+        for job in jobs(matrix, plan.rungs, Path(folder) / f"cold-{cold}"):
             yield replace(job, cold=cold)
 
     with tempfile.TemporaryDirectory() as folder:
