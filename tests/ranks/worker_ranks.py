@@ -84,7 +84,7 @@ def keep(payload: Mapping[str, Any]) -> dict[str, list[Any]]:
     torch.set_num_threads(1)
     kept: list[Keeper] = []
 
-    def attach(model: nn.Module, optimizer: object, blocks: object, tied: object) -> Probe:
+    def attach(model: nn.Module, optimizer: object, **told: object) -> Probe:
         kept.append(Keeper(model))
         return kept[0]
 

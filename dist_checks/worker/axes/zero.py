@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.optim import ZeroRedundancyOptimizer
 
 from dist_checks.axes import ZERO_STAGES, Axis
 from dist_checks.recipes.base import Recipe
@@ -44,6 +43,9 @@ def partitioned(optimizer: torch.optim.Optimizer, world: World) -> torch.optim.O
     known = {"params", *inspect.signature(kind).parameters}
     groups = [{key: value for key, value in group.items() if key in known} for group in optimizer.param_groups]
     defaults = {key: value for key, value in optimizer.defaults.items() if key in known}
+    # The module around it compiles functional optimizers at import, which torch itself warns of.
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
     return ZeroRedundancyOptimizer(groups, kind, process_group=world.submesh(Axis.DP_REPLICATE).get_group(), **defaults)
 
 
