@@ -101,7 +101,7 @@ def _ladder(matrix: Matrix, label: str, facts: Facts, devices: int) -> Plan:
             raise ConfigError(f"axes.{axis}[{index}]: {reason}")
 
     for index, setting in enumerate(matrix.included):
-        if reason := refuse(setting):
+        if reason := refuse(setting, asked=True):
             raise ConfigError(f"combine.include[{index}]: {reason}")
 
     skipped: dict[Setting, str] = {}
@@ -110,7 +110,12 @@ def _ladder(matrix: Matrix, label: str, facts: Facts, devices: int) -> Plan:
         for setting in _combinations(matrix, refuse, skipped):
             wanted.append(setting)
     planned = dict.fromkeys(setting for setting in wanted if setting)
-    neighbours = [near for setting in planned for near in setting.neighbours().values() if not refuse(near)]
+    neighbours = [
+        near
+        for setting in planned
+        for near in setting.neighbours().values()
+        if not refuse(near, asked=setting in matrix.included)
+    ]
     rungs: list[Rung] = []
     for seed in matrix.seeds:
         rungs += _rungs_of_seed(matrix, label, seed, planned, neighbours)
