@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dist_checks import session
+from dist_checks.selftest import ladder as running
 from dist_checks.selftest.catalogue import SMALL
 from dist_checks.selftest.sharing import SharingLauncher
 
@@ -57,7 +57,7 @@ def run(launcher: SharingLauncher, out: Path, *, note: Callable[[str], None]) ->
             "blame": {"budget": 0},
             **ladder,
         }
-        report = session.run(matrix, out=out / f"healthy{number}", launcher=launcher).report
+        report = running.report(matrix, out / f"healthy{number}", launcher)
         for rung in report["rungs"]:
             if rung["world_size"] > 1 and rung["sensitivity"]:
                 finest = rung["sensitivity"]["finest"]
@@ -77,7 +77,7 @@ def _around(
         try:
             fault = f"mutant:scaled:{1 + times * scale!r}:{tensor}"
             folder = out / f"{rung}_{times:g}"
-            report = session.run(matrix, out=folder, fault=fault, launcher=launcher, select=rung).report
+            report = running.report(matrix, folder, launcher, fault=fault, select=rung)
         finally:
             launcher.harmless = lambda setting: False
         (judged,) = [each for each in report["rungs"] if each["id"] == rung]

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dist_checks import session
 from dist_checks.axes import SPEC, Axis, Layout, Setting
+from dist_checks.selftest import ladder
 from dist_checks.selftest.catalogue import SMALL
 from dist_checks.selftest.sharing import SharingLauncher
 
@@ -120,14 +120,14 @@ def _planted(launcher: SharingLauncher, folder: Path, axis: Axis, fault: str) ->
     launcher.harmless = lambda setting: not setting.structural
     try:
         select = rung_of(axis).name
-        return session.run(matrix(axis), out=folder, fault=fault, launcher=launcher, select=select).report
+        return ladder.report(matrix(axis), folder, launcher, fault=fault, select=select)
     finally:
         launcher.harmless = lambda setting: False
 
 
 def _watched(launcher: SharingLauncher, out: Path, axis: Axis) -> list[str]:
     """The kinds of collective in the groups of the axis, after a healthy run that others are compared with."""
-    session.run(matrix(axis), out=out / f"healthy_{axis}", launcher=launcher)
+    ladder.report(matrix(axis), out / f"healthy_{axis}", launcher)
     folder = out / f"watched_{axis}"
     _planted(launcher, folder, axis, WATCH)
     setting = rung_of(axis)

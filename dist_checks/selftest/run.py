@@ -9,11 +9,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dist_checks import session
 from dist_checks.axes import Setting
 from dist_checks.launching import PRELOAD, slots_of_cores
 from dist_checks.matrix import ConfigError
-from dist_checks.selftest import catalogue
+from dist_checks.selftest import catalogue, ladder
 from dist_checks.selftest import limits as limiting
 from dist_checks.selftest import mutants as mutating
 from dist_checks.selftest.catalogue import Planted, blame_list
@@ -177,7 +176,7 @@ class _Clean:
         if key in self._ladders:
             return
         self._ladders.add(key)
-        report = session.run(matrix, out=self._folder / fault.id, launcher=launcher).report
+        report = ladder.report(matrix, self._folder / fault.id, launcher)
         for rung in report["rungs"]:
             if rung["status"] not in ("pass", "skip"):
                 self.alarms.append(f"{fault.id}: {rung['id']} is {rung['status']} without any fault")
@@ -187,7 +186,7 @@ def _plant(fault: Planted, launcher: SharingLauncher, out: Path) -> Row:
     structural = [set(each) for each in fault.sets]
     launcher.harmless = lambda setting: _harmless(setting, structural)
     try:
-        report = session.run(fault.matrix(), out=out, fault=fault.id, launcher=launcher).report
+        report = ladder.report(fault.matrix(), out, launcher, fault=fault.id)
     finally:
         launcher.harmless = lambda setting: False
     sets = sorted(broken["axes"] for broken in report["broken"])

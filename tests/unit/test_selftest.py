@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from dist_checks import session
 from dist_checks.axes import Setting
 from dist_checks.matrix import ConfigError, parse
-from dist_checks.selftest import catalogue, mutants
+from dist_checks.selftest import catalogue, ladder, mutants
 from dist_checks.selftest.catalogue import Planted
 from dist_checks.selftest.run import Row, SelfTest, line, sentence
 from dist_checks.selftest.sharing import SharingLauncher
@@ -148,3 +149,11 @@ def test_each_mutant_of_the_list_is_one_that_ranks_know() -> None:
     for wrong in ("mutant:drop:dp_shard", "mutant:gone:tp", "mutant:drop:nothing:all_gather"):
         with pytest.raises(ValueError, match="there is no mutant"):
             planting.check(wrong)
+
+
+def test_an_interrupted_ladder_ends_the_self_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was cut short is neither a miss nor a false alarm."""
+    cut = session.Outcome(report={"status": "inconclusive", "rungs": []}, folder=tmp_path, interrupted=True)
+    monkeypatch.setattr(session, "run", lambda *_, **__: cut)
+    with pytest.raises(KeyboardInterrupt):
+        ladder.report({}, tmp_path, SharingLauncher(Inner()))  # type: ignore[arg-type]
