@@ -244,5 +244,7 @@ def test_a_recipe_describes_itself(tmp_path: Path) -> None:
         "lacking": {"ep": "needs a recipe with experts; gpt has none"},
         "experts": [],
         "stages": 6,
+        "custom": {},
+        "missing": {},
         "dropout": 0.0,
     }

@@ -127,11 +127,6 @@ FAULTS: tuple[Fault, ...] = (
     shard_group_of_one.FAULT,
     four_way_head.FAULT,
     *not_applied.FAULTS,
-    accumulated_divided.FAULT,
-    tie_not_summed.FAULT,
-    pipeline_not_cut.FAULT,
-    schedule_ignored.FAULT,
-    sharded_not_divided.FAULT,
 )
 
 
