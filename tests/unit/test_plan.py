@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dist_checks.axes import Axis, Setting
+from dist_checks.axes import SPEC, Axis, Setting
 from dist_checks.matrix import ConfigError, parse, preset
 from dist_checks.plan import Plan, make
 from dist_checks.refusals import Facts
@@ -20,6 +20,11 @@ FACTS = Facts.from_json({"divisors": {"tp": {"heads": 4}, "sp": LENGTH, "cp": LE
 
 def plan(axes: dict[str, Any], devices: int = 8, **matrix: Any) -> Plan:
     return make(parse({"axes": axes, **matrix}), FACTS, devices)
+
+
+def of_preset(name: str) -> Plan:
+    chosen = preset(name)
+    return make(chosen, dict.fromkeys(chosen.ladders, FACTS), 8)
 
 
 def ids(plan: Plan) -> list[str]:
@@ -50,35 +55,45 @@ def test_native_precision_has_its_own_truth() -> None:
 
 def test_references_come_first() -> None:
     seen: set[str] = set()
-    for rung in make(preset("quick"), FACTS, 8).rungs:
+    for rung in of_preset("quick").rungs:
         assert {id for id in (rung.reference, rung.truth, rung.twin_of) if id} <= seen
         seen.add(rung.id)
 
 
+def test_the_quick_preset_has_every_axis_but_those_of_the_user() -> None:
+    rungs = of_preset("quick").rungs
+    assert {axis for rung in rungs for axis in rung.setting} == set(Axis) - {Axis.CUSTOM}
+    assert sum(rung.planned and rung.role is Role.RUNG for rung in rungs) >= 24
+
+
 def test_pairs_cover_every_pair_that_can_run() -> None:
-    quick = make(preset("quick"), FACTS, 8)
-    settings = [rung.setting for rung in quick.rungs]
-    dropped = {skip.setting for skip in quick.skipped}
-    values = [(axis, value) for axis, many in preset("quick").axes.items() for value in many]
+    nightly = of_preset("nightly")
+    settings = [rung.setting for rung in nightly.rungs]
+    dropped = {skip.setting for skip in nightly.skipped}
+    values = [(axis, value) for axis, many in preset("nightly").axes.items() for value in many]
     for one, two in itertools.combinations(values, 2):
         if one[0] == two[0]:
             continue
         pair = Setting(dict((one, two)))
         covered = any(pair.items() <= setting.items() for setting in settings)
-        standing = pair if Axis.SP not in pair else Setting({"tp": 2, **pair})
+        needed = {need: preset("nightly").axes[need][0] for axis in pair for need in SPEC[axis].needs}
+        standing = Setting({**needed, **pair})
         assert covered != (standing in dropped), pair
 
 
-def test_every_planned_rung_has_its_neighbours() -> None:
-    quick = make(preset("quick"), FACTS, 8)
-    settings = {rung.setting for rung in quick.rungs}
-    for rung in quick.rungs:
+@pytest.mark.parametrize("name", ["quick", "nightly", "signoff"])
+def test_every_planned_rung_has_its_neighbours(name: str) -> None:
+    rungs = of_preset(name).rungs
+    settings = {(rung.recipe, rung.setting) for rung in rungs}
+    for rung in rungs:
         if rung.planned:
-            assert set(rung.setting.neighbours().values()) <= settings
+            assert {(rung.recipe, near) for near in rung.setting.neighbours().values()} <= settings
 
 
 def test_at_most_three_structural_axes() -> None:
-    assert max(len(rung.setting.structural) for rung in make(preset("quick"), FACTS, 8).rungs) == 3
+    included = set(preset("nightly").included)
+    rungs = [rung for rung in of_preset("nightly").rungs if rung.planned and rung.setting not in included]
+    assert max(len(rung.setting.structural) for rung in rungs) == 3
 
 
 def test_all_is_every_combination() -> None:
