@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable
 
@@ -9,6 +10,8 @@ from launch.base import Exit, Job, RankExit, State
 from launch.logs import log_of
 from launch.process import name_of
 from launch.wire import Message
+
+PEER_GONE = re.compile(r"Connection (reset|closed) by peer|Broken pipe|remote process exited", re.IGNORECASE)
 
 
 class Outcome:
@@ -39,7 +42,8 @@ class Outcome:
         """`lost` says why nothing more is going to be heard; `cancelled`, why ranks were ended that did not fail."""
         ranks = tuple(self._rank(rank) for rank in range(self.job.world_size))
         failed = sorted(
-            (rank.rank for rank in ranks if rank.failed), key=lambda rank: (self._ended[rank]["since"], rank)
+            (rank.rank for rank in ranks if rank.failed),
+            key=lambda rank: (_misses_a_peer(self._ended[rank]), self._ended[rank]["since"], rank),
         )
         over = self._over or {"seconds": time.monotonic() - self.started, "error": "", "notes": []}
         if lost:
@@ -104,6 +108,12 @@ class Outcome:
         lines = [f"{len(late)} of {len(ranks)} ranks {how}: {_name(late)}"]
         lines += [f"rank {rank} was in {where}" for rank, where in late.items() if where]
         return "\n".join(lines)
+
+
+def _misses_a_peer(report: Message) -> bool:
+    """A rank that says this was not the first to fail, if another did not say it: a process that aborts takes a while,
+    and its connections may be gone before it is."""
+    return bool(PEER_GONE.search(report["summary"]))
 
 
 def _name(ranks: Iterable[int]) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 from dist_checks.axes import Axis, Layout
 from dist_checks.judging.comparison import Comparison, compare
 from dist_checks.judging.reading import Trace
-from dist_checks.judging.routing import Flip, excuse, excused_by_rounding, flips, routes, shares
+from dist_checks.judging.routing import Flip, Share, excuse, excused_by_rounding, flips, routes, shares
 from dist_checks.judging.seen import Seen
 from dist_checks.judging.start import other_start
 from dist_checks.judging.tolerance import DTYPE, EPS, Rule, Tolerance, narrowest, of_single
@@ -138,7 +138,7 @@ class RungView:
         return list(flips(routes(self.own), routes(other)))
 
     @cached_property
-    def _shares(self) -> dict[str, float]:
+    def _shares(self) -> dict[str, Share]:
         return shares(self.truth)
 
     @cached_property

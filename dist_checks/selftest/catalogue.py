@@ -57,7 +57,7 @@ class Planted:
         return {
             "name": "selftest",
             "steps": 3,
-            "launch": {"cold_twin": False, "deadline": 120.0},
+            "launch": {"cold_twin": False, "deadline": 120.0, "stall": 20.0},
             "blame": {"budget": 4 if self.blamed == "race" else 2},
             **given,
             "options": options,

@@ -9,6 +9,8 @@ from ladders import Ladder, broken, findings
 
 from dist_checks.judging.verdict import ExitCode
 
+FEW = {"options": {"layers": 1}, "blame": {"budget": 0}}
+
 
 @pytest.mark.parametrize(
     ("way", "words"),
@@ -27,7 +29,7 @@ def test_the_rank_that_ended_is_the_cause(
 ) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
     launch = {"cold_twin": False, "deadline": 60.0, "stall": 20.0}
-    outcome = ladder({"dp_replicate": 3}, recipe=f"ending_recipe:{way}", launch=launch, options={"layers": 1})
+    outcome = ladder({"dp_replicate": 3}, recipe=f"ending_recipe:{way}", launch=launch, **FEW)
     assert outcome.exit_code() is ExitCode.FAIL
     assert broken(outcome.report) == [["dp_replicate"]]
     [crash] = findings(outcome.report, "completes", "dp_replicate3")

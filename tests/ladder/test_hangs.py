@@ -71,7 +71,7 @@ CASES = [
 def test_a_hang_is_explained(
     ladder: Ladder, fault: str, axes: dict[str, Any], step: int, ranks: list[int], sentence: str
 ) -> None:
-    outcome = ladder(axes, fault=fault, launch=HANGS, options={"layers": 1})
+    outcome = ladder(axes, fault=fault, launch=HANGS, options={"layers": 1}, blame={"budget": 0})
     axis, degree = next(iter(axes.items()))
     assert outcome.exit_code() is ExitCode.FAIL
     assert broken(outcome.report) == [[axis]]

@@ -66,6 +66,13 @@ def test_a_death_comes_before_what_it_causes(launcher, job):
     assert "killed by SIGKILL" in exit.error
 
 
+def test_who_lost_a_peer_was_not_the_first(launcher, job):
+    """It takes a process a while to abort: the others may have said that it is gone before it is."""
+    exit = only(launcher.run([job("abort_slowly", world_size=2)]))
+    assert exit.first_failed == 1
+    assert exit.error.endswith("failed after that: rank 0")
+
+
 @pytest.mark.parametrize(("code", "state"), [(3, State.FAILED), (0, State.DONE), (None, State.DONE)])
 def test_exit_codes_count(launcher, job, code, state):
     exit = only(launcher.run([job("leave_with", payload={"code": code})]))

@@ -1,16 +1,17 @@
-"""Tokens that went to other experts are counted, and excuse what one sample contributes, never more, never a factor."""
+"""Tokens that went to other experts are counted, and excuse about what a sample contributes, and less of a factor."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import numpy as np
+import pytest
 import torch
 from torch import nn
 
 from dist_checks.judging.comparison import Comparison
 from dist_checks.judging.logical import Key
-from dist_checks.judging.routing import Flip, Routes, excuse, flips, tokens
+from dist_checks.judging.routing import Flip, Routes, Share, excuse, flips, tokens
 from dist_checks.probe.hooks import MicroBatch
 from dist_checks.probe.routing import RoutingHooks
 from dist_checks.trace import NO_ITEM, Kind
@@ -57,18 +58,24 @@ def flip(item: int, step: int = 0) -> Flip:
     return Flip(step=step, router="r", item=item, tokens=1, ranks=(0,))
 
 
-def test_a_gradient_is_excused_by_as_much_as_the_samples_contribute() -> None:
-    shares = {"w": 0.05}
-    assert excuse(Kind.GRADIENT, compared(NO_ITEM, 0.04), [flip(3)], shares)[0] == 0.05
-    np.testing.assert_allclose(
-        excuse(Kind.GRADIENT, compared(NO_ITEM, 0.04), [flip(3), flip(4)], shares)[0], 0.0707, 1e-3
-    )
-    assert excuse(Kind.GRADIENT, compared(NO_ITEM, 0.04), [flip(3, step=1)], shares)[0] == 0, "it had not happened yet"
-    assert excuse(Kind.GRADIENT, compared(NO_ITEM, 0.04, step=1), [flip(3)], shares)[0] == 0.05
+SHARES = {"w": Share(norm=0.05, along=0.04)}
 
 
-def test_a_factor_is_never_excused() -> None:
-    assert excuse(Kind.GRADIENT, compared(NO_ITEM, 0.05, scale=1.05), [flip(3)], {"w": 0.2})[0] == 0
+def of_gradient(scale: float, *flipped: Flip, step: int = 0) -> float:
+    return float(excuse(Kind.GRADIENT, compared(NO_ITEM, 0.04, scale, step), list(flipped), SHARES)[0])
+
+
+def test_a_gradient_is_excused_by_what_samples_contribute() -> None:
+    assert of_gradient(1.0, flip(3)) == pytest.approx(0.05)
+    assert of_gradient(1.0, flip(3), flip(4)) == pytest.approx(0.05 * 2**0.5)
+    assert of_gradient(1.0, flip(3, step=1)) == 0, "it had not happened yet"
+    assert of_gradient(1.0, flip(3), step=1) == pytest.approx(0.05)
+
+
+def test_a_factor_is_excused_by_what_tokens_stretch() -> None:
+    assert of_gradient(1.019, flip(3)) > 0
+    assert of_gradient(1.05, flip(3)) == 0
+    assert of_gradient(0.95, flip(3), flip(4)) == 0
 
 
 def test_only_the_outputs_of_that_sample_are_excused() -> None:

@@ -28,13 +28,13 @@ def check(view: RungView) -> Iterator[Finding]:
     place = {name: at for at, name in enumerate(blocks)}
     outputs = _ordered(view.compare(Kind.OUTPUT), place, 1)
     gradients = _ordered(view.compare(Kind.OUTPUT_GRADIENT), place, -1)
-    told = [next(findings(writer, Kind.OUTPUT, outputs, explained=False))]
+    told = list(findings(writer, Kind.OUTPUT, outputs, explained=False))
     if told[0].status is not Status.FAIL and _only_weighted(view, gradients):
         told.append(
             writer.skipped("backward computes the right thing of samples that have other weights: see contributions")
         )
     else:
-        told.append(next(findings(writer, Kind.OUTPUT_GRADIENT, gradients, explained=False)))
+        told += findings(writer, Kind.OUTPUT_GRADIENT, gradients, explained=False)
     failing = [finding for finding in told if finding.status is Status.FAIL]
     # Both at one step: the output was computed first.
     yield from sorted(failing, key=lambda finding: finding.step or 0)[:1] or told

@@ -81,5 +81,5 @@ def _allowed(view: RungView, step: int, total: int) -> float:
             single = flips(routes(view.reference), routes(view.truth))
             return NEAR * sum(flip.tokens for flip in single if flip.step == step) + CHANCE
         case Rule.ROUNDING:
-            # Probabilities are off by about eps of themselves, and lie as dense as experts are few.
-            return CHANCE + 16 * view.tolerance.eps * total
+            # Probabilities are off by about eps of themselves. Seen: 24 of 2566 in bf16, 7 in fp16.
+            return CHANCE + 4 * view.tolerance.eps * total
