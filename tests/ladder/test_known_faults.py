@@ -86,7 +86,10 @@ def test_a_host_is_blamed_for_what_follows_it_over_rungs(two_hosts: LocalLaunche
         {**given, **matrix(fault), "axes": axes(fault)}, out=tmp_path / "run", fault=id, launcher=two_hosts
     )
     assert (outcome.report["blamed"], outcome.report["broken"]) == ("host", [])
-    assert "host n1 (wherever it takes part: dp_replicate4, dp_shard4)" in outcome.report["sentence"]
+    assert (
+        "host n1 (in all 2 rungs that fail and in none that passes: dp_replicate4, dp_shard4)"
+        in outcome.report["sentence"]
+    )
 
 
 def test_each_fault_says_what_it_is() -> None:
