@@ -124,6 +124,10 @@ class Refusals:
             )
         if precision in ("bf16_pure", "bf16_fsdp") and Axis.ZERO in setting:
             return f"zero cannot be combined with {precision}: it has casts and master weights of its own"
+        if setting.get(Axis.ZERO) == 3 and Axis.COMPILE in setting:
+            return (
+                "zero 3 cannot be combined with compile: DeepSpeed's hooks break graphs, and torch falls back to eager"
+            )
         if setting.get(Axis.ZERO) in ZERO_STAGES:
             if precision == "fp64":
                 return "zero 1 to 3 cannot be computed in fp64: DeepSpeed keeps float32 weights"

@@ -60,6 +60,7 @@ class Agent:
         self._scratch, self._holding = scratch.make("launch-")
         self._started = 0
         self._closing = False
+        self._signalled = False  # ends because somebody other than its launcher wants it to
         self._parent = os.getppid()
         self._waker, waker = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         # Handlers do nothing: the numbers of signals arrive through the pipe, between two steps of the loop.
@@ -107,7 +108,7 @@ class Agent:
     def _hear(self, signum: int) -> None:
         parent_lives = os.getppid() == self._parent
         if signum in (signal.SIGTERM, signal.SIGINT) or (signum == signal.SIGHUP and not parent_lives):
-            self._closing = True
+            self._closing = self._signalled = True
 
     def _do(self, request: Message) -> None:
         match request["do"]:

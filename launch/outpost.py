@@ -49,6 +49,8 @@ class Outpost(Agent):
                 report |= {"clock": self._crews[job].started + report["since"]}
             case "over" if job in self._carried:
                 self._send_files(job, self._carried.pop(job))
+        if self._signalled and report["said"] in ("ended", "over"):
+            return  # the node is being lost: how ranks end that die with it says nothing about the job
         super()._tell(report)
 
     def _do(self, request: Message) -> None:
