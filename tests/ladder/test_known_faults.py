@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -46,8 +47,10 @@ def test_a_race_is_told_from_an_axis_by_a_rerun(ladder: Ladder) -> None:
     (fault,) = find("O21")
     outcome = ladder(axes(fault), fault="O21", **matrix(fault))
     assert (outcome.report["blamed"], outcome.report["broken"]) == ("race", [])
-    assert outcome.report["sentence"] == (
-        "FAIL broken: a race (dp_replicate3 differs from its own rerun at step 2 in embedding.weight)"
+    # Where the buffer is overwritten is no function of the seed, so it is another tensor each time.
+    assert re.fullmatch(
+        r"FAIL broken: a race \(dp_replicate3 differs from its own rerun at step 2 in [a-z0-9_.]+\.(weight|bias)\)",
+        outcome.report["sentence"],
     )
     [rerun] = [rung for rung in outcome.report["rungs"] if rung["id"] == "dp_replicate3@again"]
     assert (rerun["role"], rerun["planned"], rerun["checks"]["twins"]) == ("twin", False, "fail")
