@@ -7,7 +7,10 @@ from collections.abc import Mapping
 
 from torch import nn
 
-Counts = dict[str, int]
+Counts = dict[str, float]
+
+PARTS = ("_compile.compile_inner", "compile_fx.<locals>.bw_compiler")
+"""What torch times of compiling: forward, and backward, which it leaves until it is needed."""
 
 
 def is_compiled(module: nn.Module) -> bool:
@@ -25,7 +28,7 @@ def inside_compiled(model: nn.Module) -> set[nn.Module]:
 
 
 def counts() -> Counts | None:
-    """``{frames, ok, graphs, breaks}`` of this process so far; None where nothing can have been compiled."""
+    """``{frames, ok, graphs, breaks, seconds}`` of this process so far; None where nothing can have been compiled."""
     utils = sys.modules.get("torch._dynamo.utils")
     if utils is None:
         return None
@@ -36,6 +39,8 @@ def counts() -> Counts | None:
         "ok": frames.get("ok", 0),
         "graphs": stats.get("unique_graphs", 0),
         "breaks": sum(counters.get("graph_break", {}).values()),
+        # Long the first time, short where inductor's cache has the kernels.
+        "seconds": round(sum(sum(utils.compilation_time_metrics.get(part, ())) for part in PARTS), 2),
     }
 
 

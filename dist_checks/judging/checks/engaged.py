@@ -273,7 +273,7 @@ def _recomputed(view: RungView, axis: Axis) -> Proof:
 def _compiled(view: RungView, axis: Axis) -> Proof:
     """Every frame that was to be compiled became a graph. (A backend that fails is left for eager code where
     ``suppress_errors`` is set, and so is everything where dynamo is disabled.)"""
-    graphs = 0
+    graphs, seconds = 0, 0.0
     for rank in view.trace.ranks:
         counts = rank.evidence.get("compiled")
         if counts is None:
@@ -285,8 +285,9 @@ def _compiled(view: RungView, axis: Axis) -> Proof:
                 f"rank {rank.rank} fell back to eager code: {counts['ok']} of {counts['frames']} frames were "
                 f"compiled, with {counts['breaks']} graph breaks"
             )
-        graphs = counts["graphs"]
-    return True, f"{graphs} graphs compiled, nothing left to eager code"
+        graphs, seconds = counts["graphs"], max(seconds, counts["seconds"])
+    plural = "s" * (graphs != 1)
+    return True, f"{graphs} graph{plural} compiled in {seconds:.1f} s, nothing left to eager code"
 
 
 def _fused(view: RungView, axis: Axis) -> Proof:
