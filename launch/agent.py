@@ -19,6 +19,7 @@ from types import FrameType
 
 from launch import scratch
 from launch.cold import ColdCrew
+from launch.counting import Counting
 from launch.crew import Crew
 from launch.process import PARENT, adopt_orphans, children, die_with_parent, end_group
 from launch.rank import INIT_METHOD
@@ -49,7 +50,7 @@ class Agent:
         said broken  error: a preload module could not be imported
         said started job rank pid
         said ended   job rank pid code signal error summary tail ended since killed late stalled where
-        said over    job seconds error notes: no rank of it is left on this node
+        said over    job seconds error notes: no rank of it is left on this node; counters [{host devices rose}]
     """
 
     def __init__(self, wire: Wire) -> None:
@@ -58,6 +59,7 @@ class Agent:
         self._watched: dict[int, Crew] = {}  # by process id
         self._kept = children()  # helpers of preloaded modules: not ours to end
         self._scratch, self._holding = scratch.make("launch-")
+        self._host = socket.gethostname()
         self._started = 0
         self._closing = False
         self._signalled = False  # ends because somebody other than its launcher wants it to
@@ -67,7 +69,8 @@ class Agent:
         for signum in (signal.SIGCHLD, signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
             signal.signal(signum, _ignore)
         signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
-        self._own = (wire.reading, wire.writing, self._waker, waker, self._holding)
+        self._counting = Counting(self._scratch, lambda: self._host)
+        self._own = (wire.reading, wire.writing, self._waker, waker, self._holding, *self._counting.descriptors)
         adopt_orphans()
 
     def serve(self, notes: Sequence[str]) -> None:
@@ -76,7 +79,7 @@ class Agent:
             self._tell(
                 {
                     "said": "ready",
-                    "host": socket.gethostname(),
+                    "host": self._host,
                     "pid": os.getpid(),
                     "scratch": str(self._scratch),
                     "notes": list(notes),
@@ -88,10 +91,17 @@ class Agent:
             self._end_all()
 
     def _tell(self, report: Message) -> None:
-        self._wire.send(report)
+        if report["said"] == "over" and not self._closing:
+            self._tell_counted(self._counting.finish(report))
+        else:
+            self._wire.send(report)
+
+    def _tell_counted(self, report: Message | None) -> None:
+        if report is not None:
+            self._wire.send(report)
 
     def _step(self, longest: float = 3600.0) -> None:
-        due = min((crew.due for crew in self._crews.values()), default=float("inf"))
+        due = min((self._counting.due, *(crew.due for crew in self._crews.values())))
         self._wire.wait(min(longest, due - time.monotonic()), self._waker)
         with contextlib.suppress(BlockingIOError):
             for signum in os.read(self._waker, 4096):
@@ -100,6 +110,7 @@ class Agent:
         now = time.monotonic()
         for crew in list(self._crews.values()):
             crew.tick(now)
+        self._counting.tick(now)
         self._forget_finished()  # before a new request, which may be for a job of the same name
         for request in self._wire.receive() if not self._closing else ():
             self._do(request)
@@ -128,6 +139,7 @@ class Agent:
         kind = ColdCrew if request["cold"] else Crew
         crew = kind(request, scratch=self._scratch / str(self._started), tell=self._tell)
         self._crews[crew.job] = crew
+        self._counting.begin(crew.job)
         try:
             crew.start(watch=lambda pid: self._watched.update({pid: crew}), forget=self._forget_files)
         except OSError:  # no memory, no process left, a folder that cannot be written
@@ -154,6 +166,8 @@ class Agent:
             _, status = os.waitpid(ended.si_pid, 0)
             if crew:
                 crew.child_ended(ended.si_pid, status, time.monotonic())
+            else:
+                self._tell_counted(self._counting.ended(ended.si_pid))
 
     def _forget_finished(self) -> None:
         self._crews = {name: crew for name, crew in self._crews.items() if not crew.over}
@@ -162,12 +176,14 @@ class Agent:
 
     def _end_orphans(self) -> None:
         """What has left the process group of its rank and outlived it is a child of the agent by now."""
-        for pid in children() - self._kept - self._watched.keys():
+        for pid in children() - self._kept - self._watched.keys() - self._counting.processes:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
     def _end_all(self) -> None:
         self._closing = True
+        for report in self._counting.stop():
+            self._tell_counted(report)
         for crew in self._crews.values():
             crew.kill()
         until = time.monotonic() + LAST_WAIT

@@ -125,11 +125,12 @@ class Exit:
     hosts: tuple[str, ...]  # per rank
     seconds: float  # from the start of the ranks to the end of the last one
     notes: tuple[str, ...] = ()  # where the launcher did otherwise than asked, and why
+    counters: tuple[Mapping[str, Any], ...] = ()  # of each node: host, devices, and what rose of their errors meanwhile
 
     def as_json(self) -> dict[str, Any]:
         """For exit.json."""
         values = {name: getattr(self, name) for name in self.__slots__}
-        lists = {name: list(values[name]) for name in ("hosts", "notes")}
+        lists = {name: list(values[name]) for name in ("hosts", "notes", "counters")}
         return values | lists | {"ranks": [rank.as_json() for rank in self.ranks]}
 
     def write(self, folder: Path) -> None:
@@ -140,7 +141,7 @@ class Exit:
     def from_json(cls, values: Mapping[str, Any], folder: Path) -> Self:
         """The Exit that was written to `folder`/exit.json."""
         ranks = tuple(RankExit(**(rank | {"log": folder / rank["log"]})) for rank in values["ranks"])
-        tuples = {name: tuple(values[name]) for name in ("hosts", "notes")}
+        tuples = {name: tuple(values.get(name, ())) for name in ("hosts", "notes", "counters")}
         known = {name: value for name, value in values.items() if name != "checksum"}
         return cls(**(known | tuples | {"state": State(values["state"]), "ranks": ranks}))
 

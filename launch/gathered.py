@@ -71,6 +71,7 @@ class Gathered(Outcome):
             "seconds": max((part["seconds"] for part in self._parts), default=0.0),
             "error": "\n".join(part["error"] for part in self._parts if part["error"]),
             "notes": [note for part in self._parts for note in part["notes"]],
+            "counters": [each for part in self._parts for each in part.get("counters", ())],
         }
 
     def _keep(self, report: Message) -> None:

@@ -67,6 +67,7 @@ class Outcome:
             hosts=self._hosts,
             seconds=over["seconds"],
             notes=(*notes, *over["notes"]),
+            counters=tuple(over.get("counters", ())),
         )
 
     def _rank(self, rank: int) -> RankExit:

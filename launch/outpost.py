@@ -35,7 +35,7 @@ class Outpost(Agent):
 
     def __init__(self, wire: Wire, name: str, address: str) -> None:
         super().__init__(wire)
-        self._name, self._address = name, address
+        self._host, self._address = name, address
         self._carried: dict[str, Path] = {}  # by job: a folder of this node whose files are to be sent
 
     def _tell(self, report: Message) -> None:
@@ -44,7 +44,7 @@ class Outpost(Agent):
             case "ready":
                 devices = [device for device in os.environ.get(VISIBLE, "").split(",") if device]
                 slots = len(devices) or len(os.sched_getaffinity(0))
-                report |= {"host": self._name, "address": self._address, "slots": slots, "devices": devices}
+                report |= {"address": self._address, "slots": slots, "devices": devices}
             case "ended" if job in self._crews:
                 report |= {"clock": self._crews[job].started + report["since"]}
             case "over" if job in self._carried:

@@ -14,10 +14,12 @@ from dist_checks.rung import Role, Rung
 def blame(outcomes: Sequence[Outcome]) -> Verdict:
     """The verdict over all rungs of a run."""
     court = Court(outcomes)
-    recipe, launcher, follows = court.recipe(), court.launcher(), court.followed_host() or court.moved_host()
+    accused = [*court.recipe(), *court.launcher(), *court.counted()]
     # Reruns that end otherwise on another host are no race where failures follow a host.
-    accused = [*recipe, *launcher, *(() if follows else court.races())]
-    host = follows or court.host()
+    host = court.host()
+    if not host:
+        accused += court.races()
+        host = court.host()
     broken = () if host else tuple(court.axes())
     accused += host + [(Blamed.AXIS, _words(each, outcomes)) for each in broken]
     failed = any(outcome.status is Status.FAIL for outcome in outcomes)

@@ -29,6 +29,7 @@ class Court:
         self._twins = [outcome for outcome in outcomes if outcome.rung.role is Role.TWIN]
         self._others = [outcome for outcome in outcomes if outcome.rung.role is not Role.TWIN]
         self._singles = [outcome for outcome in self._others if outcome.rung.role is Role.SINGLE]
+        self._everyone = [*self._others, *self._twins]
         self._excused: set[str] = set()
         self._shaken: set[str] = set()
 
@@ -92,44 +93,46 @@ class Court:
             return None
         return Blamed.LAUNCHER if outcome.rung.cold else Blamed.RACE
 
+    def counted(self) -> list[Accusation]:
+        """Hosts whose devices counted errors: what a rung computed there says nothing about axes."""
+        found: dict[str, list[Outcome]] = {}
+        for outcome in self._everyone:
+            first = outcome.first
+            if outcome.status is Status.FAIL and first is not None and first.blames is Blamed.HOST:
+                self._excused.add(outcome.rung.id)
+                for host in first.hosts:
+                    found.setdefault(host, []).append(outcome)
+        return [(Blamed.HOST, f"host {host} ({_message(told[0])}, in {_some(told)})") for host, told in found.items()]
+
     def host(self) -> list[Accusation]:
-        """All failures, of rungs with nothing in common, point at the ranks of one host."""
-        failing = [outcome for outcome in self._failing() if outcome.rung.role is Role.RUNG]
-        hosts = {outcome.first.hosts if outcome.first else () for outcome in failing}
-        if len(hosts) != 1 or len(failing) < 2:
-            return []
-        (names,) = hosts
-        common = set.intersection(*(set(outcome.rung.setting.items()) for outcome in failing))
-        if len(names) != 1 or common or not all(len(set(outcome.hosts)) > 1 for outcome in failing):
-            return []
-        rungs = ", ".join(outcome.rung.id for outcome in failing)
-        return [(Blamed.HOST, f"host {names[0]} (wherever it takes part: {rungs})")]
+        """One host is what all failures share, and no axis is. Asked before reruns are taken for races, and after.
 
-    def followed_host(self) -> list[Accusation]:
-        """One host takes part in every rung that fails and in none that passes, and an axis cannot be what they share.
-
-        Rungs of several ranks pass without it, else all that several ranks do could be what is wrong.
+        Each failure points at the ranks of that host among several; or it is the only one that takes part in every rung
+        that fails and in none that passes, where rungs of several ranks pass without it: else all that several ranks do
+        could be what is wrong. One failure alone is enough if it vanishes on other hosts.
         """
-        everyone = [*self._others, *self._twins]
-        failing = [o for o in everyone if o.status is Status.FAIL and o.rung.id not in self._excused]
-        passing = [o for o in everyone if o.status is Status.PASS]
-        if len(failing) < 2 or not any(o.rung.layout.world_size > 1 for o in passing):
-            return []
-        if any(o.first is None or o.first.blames not in (None, Blamed.RACE) for o in failing):
-            return []
+        failing = [o for o in self._everyone if o.status is Status.FAIL and o.rung.id not in self._excused]
+        if len(failing) < 2 or any(o.first is None or o.first.blames not in (None, Blamed.RACE) for o in failing):
+            return self._moved()
+        passing = [o for o in self._everyone if o.status is Status.PASS]
+        cleared = {host for o in passing for host in o.hosts}
+        pointed = [_pointed(o) for o in failing]
+        suspects = pointed if all(pointed) else [set(o.hosts) - cleared for o in failing]
+        shared = set.intersection(*suspects)
         common = set.intersection(*(set(o.rung.setting.items()) for o in failing))
-        shared = set.intersection(*(set(o.hosts) for o in failing)) - {host for o in passing for host in o.hosts}
-        if common or len(shared) != 1:
-            return []
+        without = any(o.rung.layout.world_size > 1 for o in passing)
+        if common or len(shared) != 1 or not (all(pointed) or without):
+            return self._moved()
         (name,) = shared
-        more = f" and {len(failing) - 4} more" if len(failing) > 4 else ""
-        rungs = ", ".join(o.rung.id for o in failing[:4]) + more
-        return [(Blamed.HOST, f"host {name} (in all {len(failing)} rungs that fail and in none that passes: {rungs})")]
+        where = f"in all {len(failing)} rungs that fail and in none that passes"
+        if name in cleared or not without:
+            where = "wherever it takes part"
+        return [(Blamed.HOST, f"host {name} ({where}: {_some(failing)})")]
 
-    def moved_host(self) -> list[Accusation]:
+    def _moved(self) -> list[Accusation]:
         """A rung fails, and its rerun on other hosts has nothing else to say than that the bits are others; one host
         that was left out took part in nothing that passes."""
-        passed = {host for o in (*self._others, *self._twins) if o.status is Status.PASS for host in o.hosts}
+        passed = {host for o in self._everyone if o.status is Status.PASS for host in o.hosts}
         for twin in self._twins:
             repeated = self._by_id.get(str(twin.rung.twin_of))
             if repeated is None or repeated.status is not Status.FAIL or twin.rung.cold or not twin.hosts:
@@ -232,6 +235,21 @@ class Court:
     def _broken(setting: Setting, outcome: Outcome, rungs: tuple[str, ...], *, decided: bool) -> Broken:
         assert outcome.first is not None
         return Broken(setting=setting, rungs=rungs, first=outcome.first, decided=decided)
+
+
+def _pointed(outcome: Outcome) -> set[str]:
+    """The one host among several whose ranks the failure is about; empty where it is not about one."""
+    hosts = outcome.first.hosts if outcome.first else ()
+    return set(hosts) if len(hosts) == 1 and len(set(outcome.hosts)) > 1 else set()
+
+
+def _some(outcomes: Sequence[Outcome]) -> str:
+    more = f" and {len(outcomes) - 4} more" if len(outcomes) > 4 else ""
+    return ", ".join(o.rung.id for o in outcomes[:4]) + more
+
+
+def _message(outcome: Outcome) -> str:
+    return outcome.first.message if outcome.first is not None else ""
 
 
 def _died(outcome: Outcome) -> bool:

@@ -43,11 +43,17 @@ def wait_until(condition: Callable[[], Any], seconds: float = 400) -> None:
         time.sleep(0.1)
 
 
-def in_allocation(out: Path, *words: str | Path, nodes: int = 4) -> str:
-    """Submits the batch script for whole matrices; returns the job's id."""
-    script = ROOT / "slurm" / "matrix.sbatch"
+def in_allocation(out: Path, *words: str | Path, nodes: int = 4, script: str = "matrix") -> str:
+    """Submits a batch script of users; returns the job's id."""
     options = ["--parsable", f"--nodes={nodes}", "--cpus-per-task=2", "--time=10", f"--output={out}.log", "--mem=0"]
-    return run("sbatch", *options, script, *words, "--out", out, DIST_CHECKS=" ".join(PYTHON))
+    words = (ROOT / "slurm" / f"{script}.sbatch", *words, "--out", out)
+    return run("sbatch", *options, *words, DIST_CHECKS=" ".join(PYTHON), RAY=f"{Path(sys.executable).parent}/ray")
+
+
+def exit_code(job: str) -> int:
+    """Of its script, once it is over."""
+    wait_until(lambda: over(job), 800)
+    return int(run("scontrol", "-o", "show", "job", job).partition("ExitCode=")[2].partition(":")[0])
 
 
 def over(job: str) -> bool:

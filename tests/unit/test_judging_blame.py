@@ -352,3 +352,15 @@ def test_a_recipe_that_is_wrong_says_nothing_about_the_other() -> None:
     assert verdict.sentence == (
         "FAIL broken: the recipe on one device (gradients of single@moe), so nothing above it counts; tp (alone)"
     )
+
+
+def test_devices_that_count_errors_accuse_their_host_and_no_axis() -> None:
+    counted = {"check": "devices", "blames": Blamed.HOST, "message": "n2 XID 79", "step": None, "hosts": ("n2",)}
+    outcomes = [
+        outcome(rung()),
+        outcome(rung({"tp": 2}), Status.FAIL, ("n1", "n2"), **counted),
+        outcome(rung({"dp_shard": 2}), Status.FAIL, ("n1", "n2")),
+    ]
+    verdict = blame(outcomes)
+    assert verdict.sentence == "FAIL broken: host n2 (n2 XID 79, in tp2); dp_shard (alone)"
+    assert verdict.blamed is Blamed.HOST

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -205,3 +206,48 @@ def test_the_tiny_world_shards_what_it_says() -> None:
         boxes = {world.extent(rank, Kind.WEIGHT, name).boxes[0] for rank in range(4)}
         assert len(boxes) == (4 if name != "norm.weight" else 2)
     assert Setting({"tp": 2}).name == "tp2"
+
+
+@pytest.mark.parametrize(
+    ("rose", "status", "message"),
+    [
+        ({}, Status.PASS, "no error counted of 8 devices"),
+        (
+            {"GPU 1: ecc_errors volatile sram_correctable": [0, 3], "GPU 1: link 0 CRC Errors": [0, 1]},
+            Status.PASS,
+            "nothing that was not put right: n1 GPU 1: ecc_errors volatile sram_correctable rose from 0 to 3; "
+            "n1 GPU 1: link 0 CRC Errors rose from 0 to 1",
+        ),
+        ({"XID 31 of 0000:3b:00": [0, 1]}, Status.PASS, "n1 XID 31 of 0000:3b:00 rose from 0 to 1"),
+        (
+            {"GPU 3: ecc_errors volatile dram_uncorrectable": [0, 2]},
+            Status.FAIL,
+            "n1 GPU 3: ecc_errors volatile dram_uncorrectable rose from 0 to 2",
+        ),
+        ({"XID 79 of 0000:3b:00": [0, 1]}, Status.FAIL, "n1 XID 79 of 0000:3b:00 rose from 0 to 1"),
+    ],
+)
+def test_errors_that_devices_counted(tmp_path: Path, rose: dict[str, list[int]], status: Status, message: str) -> None:
+    run = make_run(tmp_path / "run", [rung(), rung(DP)], {})
+    exit = run / "rungs" / "dp_replicate3" / "exit.json"
+    counters = [{"host": "n1", "devices": 8, "rose": rose}]
+    exit.write_text(json.dumps({**json.loads(exit.read_text()), "counters": counters}))
+    judgement = judge(run)
+    (found,) = of(judgement, "dp_replicate3", "devices")
+    assert found.status is status
+    assert found.message.endswith(message)
+    if status is Status.FAIL:
+        assert (found.blames, found.hosts, judgement.verdict.blamed) == (Blamed.HOST, ("n1",), Blamed.HOST)
+        assert judgement.verdict.sentence == f"FAIL broken: host n1 ({message}, in dp_replicate3)"
+
+
+def test_a_rank_that_the_kernel_ended_for_want_of_memory(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", [rung(), rung(DP)], {})
+    exit = run / "rungs" / "dp_replicate3" / "exit.json"
+    ranks = [{"rank": 1, "code": None, "signal": 9, "error": ""}]
+    counters = [{"host": "n1", "devices": 0, "rose": {"processes ended by the kernel for want of memory": [4, 5]}}]
+    ended = {"state": "failed", "first_failed": 1, "ranks": ranks, "counters": counters}
+    exit.write_text(json.dumps({**json.loads(exit.read_text()), **ended}))
+    (found,) = of(judge(run), "dp_replicate3", "completes")
+    assert found.status is Status.FAIL
+    assert "out of memory: n1 counts 1 processes ended by the kernel for want of memory" in found.message

@@ -10,6 +10,7 @@ from dist_checks.judging.checks import (
     completes,
     contributions,
     curve,
+    devices,
     engaged,
     forward,
     grad_norm,
@@ -35,6 +36,7 @@ Check = Callable[[RungView], Iterable[Finding]]
 # In the order of cause and effect: of what fails at one step, the first is told first.
 CHECKS: tuple[tuple[str, Check], ...] = (
     ("launch", launch.check),
+    ("devices", devices.check),
     ("engaged", engaged.check),
     ("samples", samples.check),
     ("rng", rng.check),
