@@ -213,6 +213,7 @@ class Writer:
         ``step`` and ``end`` say how many digests there are by then, so that a file cut between two of them is noticed.
         """
         if event in ("step", "end"):
+            self.flush()  # a rank that is killed never promises more than it has left
             fields["digests"] = self._records
         with writing(self._events.name, self._rank):
             self._events.write(self._chain.sign(json.dumps({"event": event, **fields}, separators=(",", ":"))))

@@ -9,6 +9,7 @@ import json
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -21,9 +22,8 @@ from typing import Any
 import psutil
 
 from dist_checks import session
-from dist_checks.judging.reading import TraceError, read
 from dist_checks.matrix import ConfigError
-from dist_checks.trace import RECORD_BYTES
+from dist_checks.trace import RECORD_BYTES, Chain, checksum
 
 MATRIX = """steps = 4
 [options]
@@ -51,7 +51,8 @@ class Seen:
     kills: collections.Counter[str] = field(default_factory=collections.Counter)
     runs: int = 0
     resumed: int = 0
-    disturbed: int = 0  # kills that hit a run whose rungs had begun
+    disturbed: collections.Counter[str] = field(default_factory=collections.Counter)  # those in runs that had begun
+    blamed: int = 0  # killed ranks that the report had to name
     corrupted: collections.Counter[str] = field(default_factory=collections.Counter)
     statuses: collections.Counter[str] = field(default_factory=collections.Counter)
     wrong: dict[str, list[str]] = field(
@@ -110,6 +111,7 @@ class Chaos:
             if (out / "plan.json").exists():
                 self._judge(out, "judged")
             shutil.rmtree(out, ignore_errors=True)
+            print(self.seen, flush=True)
 
     def _disturbed(self, arguments: list[str], out: Path, count: int) -> bool:
         """One harness, until it ends; True where it was killed."""
@@ -117,23 +119,25 @@ class Chaos:
         started: set[psutil.Process] = {psutil.Process(harness.pid)}
         end = time.monotonic() + LONGEST
         due = time.monotonic() + self.random.uniform(0.0, self.usual)
-        killed, what = False, self._next()
+        killed, what, dead = False, self._next(), set[int]()
         while harness.poll() is None:
             assert time.monotonic() < end, f"hangs: {started}"
             agents, ranks = self._processes(harness.pid)
             started |= {*agents, *ranks}
-            if not (
-                out / "rungs"
-            ).exists():  # the first rank only describes the recipe: no rung is disturbed by its end
+            if not (out / "rungs").exists():  # this rank only describes the recipe: its end disturbs no rung
                 ranks = []
             if time.monotonic() > due and sum(self.seen.kills.values()) < count:
                 victims = {"rank": ranks, "agent": agents, "harness": [psutil.Process(harness.pid)]}[what]
                 if victims:
+                    victim = self.random.choice(victims)
                     with suppress(psutil.NoSuchProcess):
-                        self.random.choice(victims).kill()
+                        begun = (out / "rungs").exists()
+                        victim.kill()
                         self.seen.kills[what] += 1
-                        self.seen.disturbed += (out / "rungs").exists()
+                        self.seen.disturbed[what] += begun
                         killed |= what == "harness"
+                        if what == "rank":
+                            dead.add(victim.pid)
                     due, what = time.monotonic() + self.random.uniform(0.1, 1.5), self._next()
             time.sleep(0.02)
         self._expect_gone(started)
@@ -142,11 +146,24 @@ class Chaos:
             self.seen.wrong["tracebacks"].append(text)
         if killed and (out / "plan.json").exists():
             self._judge(out, "killed")
+        elif (out / "report.json").exists():
+            self._expect_named(out, dead)
         return killed
 
     def _next(self) -> str:
         """Chosen before it is due: there are no ranks yet while a harness starts."""
-        return self.random.choices(("rank", "agent", "harness"), (8, 1, 2))[0]
+        return self.random.choices(("rank", "agent", "harness"), (5, 2, 2))[0]
+
+    def _expect_named(self, out: Path, dead: set[int]) -> None:
+        """The ranks that were killed before their end are in the report, by number."""
+        findings = json.loads((out / "report.json").read_text())["findings"]
+        for path in out.glob("rungs/*/exit.json"):
+            for rank in json.loads(path.read_text())["ranks"]:
+                if rank["pid"] in dead and rank["signal"] == signal.SIGKILL and not rank["killed"]:
+                    self.seen.blamed += 1
+                    said = [f["message"] for f in findings if f["rung"] == path.parent.name and f["status"] != "pass"]
+                    if not any(f"rank {rank['rank']}, signal 9" in message for message in said):
+                        self.seen.wrong["unnamed"].append(f"{path}: rank {rank['rank']}: {said}")
 
     @staticmethod
     def _processes(pid: int) -> tuple[list[psutil.Process], list[psutil.Process]]:
@@ -174,6 +191,10 @@ class Chaos:
             self.seen.wrong["tracebacks"].append(f"{out}: {error!r}")
             return {"status": "broke"}
         self.seen.statuses[report["status"]] += 1
+        planned = {rung["id"] for rung in json.loads((out / "plan.json").read_text())["rungs"]}
+        told = {rung["id"] for rung in report["rungs"]}
+        if report["status"] == "pass" and not planned <= told:
+            self.seen.wrong["false PASS"].append(f"{out} {when}: nothing is said of {planned - told}")
         if "the check broke" in json.dumps(report["findings"]):
             self.seen.wrong["tracebacks"].append(f"{out} {when}: a check broke")
         for rung in report["rungs"]:
@@ -191,20 +212,19 @@ class Chaos:
 
     def corrupt(self, count: int) -> None:
         """Judges copies of the golden run, each with one thing wrong in one file of one rank."""
-        for number in range(count):
+        number = 0
+        while number < count:
             copy = self.folder / "copy"
             shutil.rmtree(copy, ignore_errors=True)
             shutil.copytree(self.golden, copy)
-            rungs = sorted((copy / "rungs").iterdir())
-            files = [
-                p for rung in rungs for p in sorted(rung.iterdir()) if p.suffix in SUFFIXES or p.name == "exit.json"
-            ]
+            how = self.random.choice(HOWS)
+            files = [copy / "plan.json", *sorted(path for path in copy.glob("rungs/*/*") if _is_read(path))]
             path = self.random.choice(files)
             before = path.read_bytes()
-            how = self.random.choice(HOWS)
             how(path, self.random)
             if path.exists() and path.read_bytes() == before:
                 continue
+            number += 1
             self.seen.corrupted[how.__name__] += 1
             said = io.StringIO()
             with redirect_stderr(said):
@@ -215,11 +235,9 @@ class Chaos:
                 self.seen.wrong["false FAIL"].append(
                     f"{number}: {how.__name__} {path.relative_to(copy)}: {_why(report)}"
                 )
-            rank = path.name.partition(".")[0]
-            named = (
-                rank in json.dumps(report) or f"rank {int(rank[5:])}" in json.dumps(report) if rank != "exit" else True
-            )
-            if not named:
+            told = json.dumps(report)
+            rank = path.name.partition(".")[0].removeprefix("rank-")
+            if path.name not in told and not (rank.isdigit() and f"rank {int(rank)}" in told):
                 self.seen.wrong["unnamed"].append(f"{number}: {how.__name__} {path.relative_to(copy)}")
 
     def leftovers(self) -> None:
@@ -232,6 +250,10 @@ class Chaos:
         ]
         mine = [name for name in set(os.listdir("/dev/shm")) - self.shared if "torch" in name]
         self.seen.wrong["leftovers"] += mine
+
+
+def _is_read(path: Path) -> bool:
+    return path.suffix in SUFFIXES or path.name == "exit.json"
 
 
 def _is_alive(process: psutil.Process) -> bool:
@@ -260,18 +282,21 @@ def _same(own: Path, golden: Path, world_size: int) -> bool:
 
 
 def _lost(own: Path, golden: Path, world_size: int) -> list[str]:
-    """Records that are gone although the step in which they were written had ended."""
+    """Records that are gone although the step in which they were written had ended. The judge is not asked."""
     wrong = []
-    try:
-        trace = read(own, world_size) if own.exists() else None
-    except TraceError:
-        return []
-    for rank in trace.ranks if trace else ():
-        promised = max((int(step["digests"]) for step in rank.steps.values()), default=0)
-        mine = (own / f"rank-{rank.rank:05d}.digests").read_bytes()[: promised * RECORD_BYTES]
-        theirs = (golden / f"rank-{rank.rank:05d}.digests").read_bytes()[: promised * RECORD_BYTES]
-        if rank.steps and mine != theirs and not rank.problems:
-            wrong.append(f"{own} rank {rank.rank}: {len(mine) // RECORD_BYTES} of {promised}")
+    for path in _files(own, world_size):
+        try:
+            lines = path.with_suffix(".jsonl").read_bytes().splitlines(keepends=True)
+        except FileNotFoundError:
+            continue
+        steps = [json.loads(line) for line in lines if line.endswith(b"}\n") and b'"event":"step"' in line]
+        if not steps:
+            continue
+        promised = int(steps[-1]["digests"])
+        mine = path.read_bytes()[: promised * RECORD_BYTES]
+        theirs = (golden / path.name).read_bytes()[: promised * RECORD_BYTES]
+        if mine != theirs or [step["step"] for step in steps] != list(range(len(steps))):
+            wrong.append(f"{own} {path.name}: {len(mine) // RECORD_BYTES} of {promised}, {len(steps)} steps")
     return wrong
 
 
@@ -333,6 +358,31 @@ def leave_out(path: Path, chance: random.Random) -> None:
     path.write_bytes(b"".join(parts))
 
 
+def older_schema(path: Path, chance: random.Random) -> None:
+    """As another version would have written it: with sound checksums, or with none."""
+    text = path.read_text(errors="replace")
+    if path.suffix == ".json":
+        values = json.loads(text)
+        if "schema" in values:
+            values["schema"] = chance.choice((0, 1, 99))
+            values.pop("checksum")
+            path.write_text(json.dumps(values | chance.choice(({}, {"checksum": checksum(values)}))))
+    elif path.suffix != ".digests":
+        lines = [json.loads(line) for line in text.splitlines()]
+        chain, signed = Chain(path), chance.random() < 0.5
+        for line in lines:
+            del line["crc"]
+        lines[0]["schema"] = chance.choice((0, 1, 99))
+        plain = [json.dumps(line) for line in lines]
+        path.write_text("".join(chain.sign(line) if signed else f"{line}\n" for line in plain))
+
+
+def garbage(path: Path, chance: random.Random) -> None:
+    """Something else altogether."""
+    other = (b"null\n", b"[]\n", b"{}\n", b'{"event":"header"}\n', b"[" * 99_999, b'{"schema": 1e999}', b"\xff\xfe\n")
+    path.write_bytes(chance.choice((*other, chance.randbytes(4096))))
+
+
 HOWS: tuple[Callable[[Path, random.Random], None], ...] = (
     flip_a_bit,
     flip_a_bit,
@@ -343,6 +393,10 @@ HOWS: tuple[Callable[[Path, random.Random], None], ...] = (
     append,
     repeat,
     leave_out,
+    older_schema,
+    older_schema,
+    garbage,
+    garbage,
 )
 
 
