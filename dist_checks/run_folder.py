@@ -8,6 +8,7 @@ import socket
 import sys
 import time
 from importlib import metadata
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +19,10 @@ from dist_checks.submitting import awaited
 
 def new_folder(name: str, out: Path | None) -> Path:
     """An empty folder; ``runs/latest`` points to it unless the user has named one."""
-    if out is None:
-        runs = Path("runs")
-        folder = runs / f"{time.strftime('%Y-%m-%d_%H-%M-%S')}_{name}"
-        number = 1
-        while folder.exists():
-            number += 1
-            folder = folder.with_name(f"{folder.name.split('~')[0]}~{number}")
-    else:
-        folder = out
+    folder = out or Path("runs") / f"{time.strftime('%Y-%m-%d_%H-%M-%S')}_{name}"
     try:
+        if out is None:
+            folder = _make_new(folder)
         folder.mkdir(parents=True, exist_ok=True)
         if any(found.name != LOCK for found in folder.iterdir()) and not awaited(folder):
             raise ConfigError(f"--out: {folder} is not empty, and nothing in it is overwritten")
@@ -36,6 +31,18 @@ def new_folder(name: str, out: Path | None) -> Path:
     except OSError as error:
         raise ConfigError(f"--out: {folder} cannot be written: {error.strerror}") from None
     return folder
+
+
+def _make_new(folder: Path) -> Path:
+    """One that nobody else has made: two harnesses may have started in the same second."""
+    for number in count(1):
+        new = folder if number == 1 else folder.with_name(f"{folder.name}~{number}")
+        try:
+            new.mkdir(parents=True)
+            break
+        except FileExistsError:
+            continue
+    return new
 
 
 def _point_to(link: Path, folder: Path) -> None:

@@ -112,6 +112,8 @@ def finish(folder: Path, ladder: Callable[[], Judgement], progress: Progress) ->
         progress.note("interrupted: judging what had finished")
     except OSError as error:
         progress.note(f"stopped, judging what had finished: {error.filename}: {error.strerror}")
+    except LaunchError as error:
+        progress.note(f"stopped, judging what had finished: {error}")
     else:
         return Outcome(report=write_report(folder, document(judgement)), folder=folder)
     return Outcome(report=judge(folder), folder=folder, interrupted=interrupted)

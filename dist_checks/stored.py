@@ -13,7 +13,7 @@ from typing import Any
 from dist_checks.judging.reading import TraceError, read
 from dist_checks.matrix import ConfigError
 from dist_checks.rung import Rung
-from dist_checks.trace import checksum
+from dist_checks.trace import checksum, parse
 
 LOCK = ".lock"
 ENDED = ("done", "failed", "timed_out")
@@ -44,7 +44,7 @@ def alone(folder: Path, *, new: bool) -> Iterator[None]:
 def read_json(path: Path) -> dict[str, Any]:
     """Raises ConfigError where the file is not there or no JSON object."""
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = parse(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from None
     if not isinstance(data, dict):

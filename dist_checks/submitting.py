@@ -14,6 +14,7 @@ from typing import Any
 from dist_checks.launching import nodes_needed
 from dist_checks.matrix import ConfigError, Matrix
 from dist_checks.progress import Progress
+from dist_checks.trace import parse
 from launch.base import Exit, State
 from launch.sbatch import Follower, JobState, cancel, submit, tail
 from launch.scontrol import SlurmError, minutes
@@ -110,7 +111,7 @@ def awaited(folder: Path) -> bool:
 def submitted(folder: Path) -> str:
     """The id of the job that was to run in ``folder``; '' where none was submitted."""
     try:
-        return str(json.loads((folder / SUBMISSION).read_text())["job"])
+        return str(parse((folder / SUBMISSION).read_text())["job"])
     except (OSError, ValueError, LookupError):
         return ""
 
@@ -180,7 +181,7 @@ def settle(folder: Path) -> JobState | None:
 
 def _planned(folder: Path) -> list[dict[str, Any]]:
     try:
-        rungs: list[dict[str, Any]] = json.loads((folder / "plan.json").read_text())["rungs"]
+        rungs: list[dict[str, Any]] = parse((folder / "plan.json").read_text())["rungs"]
         return rungs
     except (OSError, ValueError, LookupError):
         return []
@@ -203,7 +204,7 @@ class _Watch:
                 self.seen.add(id)
                 self._progress.started(id, rung["world_size"])
             try:
-                exit = json.loads((own / "exit.json").read_text())
+                exit = parse((own / "exit.json").read_text())
                 self._progress.ended(id, exit["state"], exit["seconds"])
                 self._ended.add(id)
             except (OSError, ValueError, LookupError):

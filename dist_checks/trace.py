@@ -146,6 +146,14 @@ class Chain:
         return body + b"}"
 
 
+def parse(text: str | bytes) -> Any:
+    """What stands in a JSON file or line. Raises ValueError for all that is none, whatever it is."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
 def checksum(values: Mapping[str, Any]) -> int:
     """Of what a JSON file says, however it is laid out: of all its fields but ``checksum``."""
     rest = {name: value for name, value in values.items() if name != "checksum"}
@@ -192,7 +200,8 @@ class Writer:
     """
 
     def __init__(self, folder: Path, rank: int, header: Mapping[str, Any]) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+        with writing(folder, rank):
+            folder.mkdir(parents=True, exist_ok=True)
         events, digests = events_path(folder, rank), digests_path(folder, rank)
         if is_claimed(events):
             events, digests = (p.with_stem(f"{p.stem}~{os.getpid()}") for p in (events, digests))
@@ -200,6 +209,7 @@ class Writer:
         self._chain = Chain(events)
         with writing(events, rank):
             self._events: IO[str] = events.open("w", encoding="utf-8")
+        with writing(digests, rank):
             self._digests: IO[bytes] = digests.open("wb")
         self._entries: dict[tuple[Kind, str], tuple[int, Entry]] = {}
         self._announced = 0

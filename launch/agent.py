@@ -49,8 +49,9 @@ class Agent:
         said ready   host pid scratch notes
         said broken  error: a preload module could not be imported
         said started job rank pid
-        said ended   job rank pid code signal error summary tail ended since killed late stalled where
+        said ended   job rank pid code signal error summary tail ended since killed after late stalled where
         said over    job seconds error notes: no rank of it is left on this node; counters [{host devices rose}]
+                     unstarted: the node is to blame, which could not start them
     """
 
     def __init__(self, wire: Wire) -> None:
@@ -142,8 +143,8 @@ class Agent:
         self._counting.begin(crew.job)
         try:
             crew.start(watch=lambda pid: self._watched.update({pid: crew}), forget=self._forget_files)
-        except OSError:  # no memory, no process left, a folder that cannot be written
-            crew.fail(traceback.format_exc())
+        except OSError as error:  # no memory, no process left, a folder that cannot be written
+            crew.fail(f"its ranks could not be started on this node: {error}")
 
     def _forget_files(self) -> None:
         """In a forked rank: nobody must take it for the agent."""

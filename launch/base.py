@@ -17,6 +17,10 @@ class LaunchError(ValueError):
     """The launcher itself cannot start: a preload module that cannot be imported, no agent. No job is at fault."""
 
 
+class AgentKilled(LaunchError):
+    """An agent was killed by a signal before it was ready: another may do better."""
+
+
 class State(StrEnum):
     """How a job ended."""
 
@@ -97,7 +101,7 @@ class RankExit:
     pid: int  # 0 where it is not known
     code: int | None
     signal: int | None
-    error: str  # the rank's own traceback, or ''
+    error: str  # the rank's own traceback, or what else explains its end, or ''
     log: Path
     ended: float  # seconds since the job started
     killed: bool = False  # the launcher was ending it: whatever it ended with is no failure of its own

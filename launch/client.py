@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from launch import logs
-from launch.base import LaunchError
+from launch.base import AgentKilled, LaunchError
 from launch.process import PARENT, alive, name_of
 from launch.wire import Message, Wire
 
@@ -63,7 +63,7 @@ class LocalAgent:
         return reports
 
     def ready(self) -> None:
-        """Waits until it can start ranks; raises LaunchError if that is not going to happen."""
+        """Waits until it can start ranks; raises LaunchError if that is not going to happen, AgentKilled if it was."""
         until = time.monotonic() + READY
         while time.monotonic() < until:
             self.wire.wait(1.0)
@@ -75,7 +75,9 @@ class LocalAgent:
                 self._scratch = Path(report["scratch"])
                 return
             if not self.wire.open:
-                raise LaunchError(f"the agent ended before it was ready: {self.how_it_ended()}")
+                how = self.how_it_ended()
+                killed = (self._process.returncode or 0) < 0
+                raise (AgentKilled if killed else LaunchError)(f"the agent ended before it was ready: {how}")
         raise LaunchError(f"the agent was not ready after {READY:g} s, preloading {', '.join(self._preload)}")
 
     def how_it_ended(self) -> str:

@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from launch import logs, rank
-from launch.process import PARENT, device_context, end_group, free_port
+from launch import logs, memory, rank, spying
+from launch.process import PARENT, alive, device_context, end_group, free_port
 from launch.wire import Message
 
 GRACE = 0.3  # seconds that ranks have to end by themselves once one of them has failed
@@ -101,11 +101,13 @@ class Crew:
         self._phase = "running"  # then perhaps grace or stacks, then killed
         self._deadline = self._patience = NEVER
         self._stalled = False
+        self._spy = 0  # process id of what asks the kernel about ranks that do not answer
+        self._oom_kills = memory.oom_kills()
         self._stall = order.get("stall") or NEVER
         self._pulse = Pulse(Path(order["folder"]), order["ranks"], order.get("pulse", ""))
         self._error = ""
         self._notes: list[str] = []
-        scratch.mkdir()
+        self._unstarted = False
         self._task = rank.Task(
             folder=Path(order["folder"]),
             scratch=scratch,
@@ -141,7 +143,7 @@ class Crew:
 
     def fail(self, error: str) -> None:
         """The ranks could not be started, or not all of them."""
-        self._error = error
+        self._error, self._unstarted = error, True
         self.kill()
         for member in self._living():
             if not member.pid:
@@ -150,6 +152,7 @@ class Crew:
 
     def _prepare(self) -> Path:
         """Empty logs, and the task file."""
+        self._task.scratch.mkdir()
         self._task.folder.mkdir(parents=True, exist_ok=True)
         for member in self.members:
             logs.log_of(self._task.folder, member.rank).write_bytes(b"")
@@ -207,7 +210,9 @@ class Crew:
     def _since(self, member: Member, code: int | None, seen: float) -> float:
         """When the end of a rank began, as far as can be told, where it was seen to be over at `seen`."""
         word = rank.Word.read(self._task.scratch, member.rank)
-        return word.at if word else seen - (NOTICED if code in FATAL else 0.0)
+        if word and not (code and word.code == 0):
+            return word.at
+        return seen - (NOTICED if code in FATAL else 0.0)
 
     def _ended(self, member: Member, code: int | None, seen: float) -> None:
         """Reports the end of a rank. `code` is negative for a signal, None where it is not known."""
@@ -218,6 +223,8 @@ class Crew:
         killed = member.killed and code != 0  # one that still ends well has not been hurt
         bad = code != 0 and not killed
         error = word.error if word else ""
+        starved = memory.said_of(self._oom_kills) if bad and signum == signal.SIGKILL else ""
+        after = bad and word is not None and word.code == 0  # as libraries do whose exit handlers abort
         self._tell(
             {
                 "said": "ended",
@@ -226,18 +233,19 @@ class Crew:
                 "pid": member.pid,
                 "code": code if signum is None else None,
                 "signal": signum,
-                "error": error,
-                "summary": word.summary if word else "",
+                "error": error or starved,
+                "summary": (word.summary if word else "") or starved,
                 "tail": logs.tail(log) if bad and not error else "",
                 "ended": seen - self.started,
                 "since": self._since(member, code, seen) - self.started,
                 "killed": killed,
+                "after": after,
                 "late": member.late,
                 "stalled": member.late and self._stalled,
                 "where": logs.where(log) if member.late else "",
             }
         )
-        if bad and self._phase == "running":
+        if bad and not after and self._phase == "running":
             self._ask(LAST_WORDS)
             self.end_soon(GRACE)
 
@@ -252,6 +260,7 @@ class Crew:
                 "job": self.job,
                 "seconds": now - self.started,
                 "error": self._error,
+                "unstarted": self._unstarted,
                 "notes": self._notes,
             }
         )
@@ -266,6 +275,8 @@ class Crew:
     def kill(self) -> None:
         """SIGKILL to all that these ranks have started, too."""
         self._phase, self.due = "killed", time.monotonic() + GIVE_UP
+        if self._spy and alive(self._spy):
+            end_group(self._spy)
         for member in self._at_work():
             member.killed = True
         for member in self._living():
@@ -288,7 +299,7 @@ class Crew:
                 member.late = member.killed = True
                 self._ask_for_stacks(member)
         elif self._phase in ("grace", "stacks"):
-            if now < self._patience and self._silent():
+            if (now < self._patience and self._silent()) or (self._phase == "stacks" and self._spying(now)):
                 self.due = now + 0.05
             else:
                 self.kill()
@@ -316,6 +327,24 @@ class Crew:
             for member in self._at_work()
             if rank.watch_of(scratch, member.rank).exists() and not rank.told_of(scratch, member.rank).exists()
         ]
+
+    def _spying(self, now: float) -> bool:
+        """Whether stacks are still being taken of ranks that have hung and do not write them themselves."""
+        if self._spy:
+            return now < self._patience and alive(self._spy)
+        logs_of = {member.rank: logs.log_of(self._task.folder, member.rank) for member in self._at_work()}
+        silent = {member.rank for member in self._silent()}
+        mute = [
+            (member.pid, logs_of[member.rank])
+            for member in self._at_work()
+            if member.late and member.pid and (member.rank in silent or not logs.where(logs_of[member.rank]))
+        ]
+        if not mute or not self._task.entry or not spying.spy():
+            return False
+        self._patience = now + spying.LONGEST
+        with contextlib.suppress(OSError):
+            self._spy = spawn(spying.arguments(mute), env={}, log=Path(os.devnull))
+        return bool(self._spy)
 
     def _living(self) -> list[Member]:
         return [member for member in self.members if not member.over]

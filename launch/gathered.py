@@ -39,9 +39,10 @@ class Gathered(Outcome):
                 ended_badly = report["code"] != 0 and not report["killed"]
                 if ended_badly and any(other["late"] for other in self._ended.values()):
                     report["killed"] = True  # its peers on another node were ended before
-                self.failing |= ended_badly or report["late"]
+                self.failing |= (ended_badly and not report["after"]) or report["late"]
             case "over":
                 self.open.discard(node)
+                self.failing |= bool(report.get("unstarted"))
                 self._parts.append(report | {"notes": [f"{node}: {note}" for note in report["notes"]]})
                 if self.open:
                     return False
@@ -70,6 +71,7 @@ class Gathered(Outcome):
             "said": "over",
             "seconds": max((part["seconds"] for part in self._parts), default=0.0),
             "error": "\n".join(part["error"] for part in self._parts if part["error"]),
+            "unstarted": any(part.get("unstarted") for part in self._parts),
             "notes": [note for part in self._parts for note in part["notes"]],
             "counters": [each for part in self._parts for each in part.get("counters", ())],
         }

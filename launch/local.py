@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Self
 
-from launch.base import Exit, Job, State
+from launch.base import AgentKilled, Exit, Job, State
 from launch.client import LocalAgent
 from launch.outcome import Outcome
 from launch.waiting import Waiting
@@ -104,7 +104,11 @@ class _Run:
                 if self._restarts > RESTARTS:
                     yield from self._give_up()
                     return
-                agent = self._living_agent()
+                try:
+                    agent = self._living_agent()
+                except AgentKilled:
+                    self._restarts += 1
+                    continue
                 self._start_what_fits(agent)
                 if exits := self._listen(agent):
                     self._start_what_fits(agent)  # before the caller takes its time
@@ -172,7 +176,11 @@ class _Run:
 
     def _finish(self, outcome: Outcome, exit: Exit) -> Exit:
         job = outcome.job
-        exit.write(job.folder)
+        try:
+            exit.write(job.folder)
+        except OSError as error:  # what had happened is not to be lost with it
+            said = f"; {job.name}: {exit.error.partition(chr(10))[0]}" if exit.error else ""
+            raise OSError(error.errno, f"{error.strerror}{said}", str(job.folder / "exit.json")) from error
         del self._running[job.name]
         self._free = sorted(self._free + self._taken.pop(job.name))
         return exit

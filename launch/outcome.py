@@ -43,15 +43,24 @@ class Outcome:
         ranks = tuple(self._rank(rank) for rank in range(self.job.world_size))
         failed = sorted(
             (rank.rank for rank in ranks if rank.failed),
-            key=lambda rank: (_misses_a_peer(self._ended[rank]), self._ended[rank]["since"], rank),
+            key=lambda rank: (
+                self._ended[rank]["after"],
+                _misses_a_peer(self._ended[rank]),
+                self._ended[rank]["since"],
+                rank,
+            ),
         )
+        after = [rank for rank in failed if self._ended[rank]["after"]]
         over = self._over or {"seconds": time.monotonic() - self.started, "error": "", "notes": []}
+        lost = lost or (over["error"] if over.get("unstarted") else "")
         if lost:
             state, error = State.LOST, lost
-        elif failed:
+        elif failed != after:
             state, error = State.FAILED, self._failure(ranks, failed)
         elif any(report["late"] for report in self._ended.values()):
             state, error = State.TIMED_OUT, self._lateness(ranks)
+        elif failed:
+            state, error = State.FAILED, self._failure(ranks, failed)
         elif all(rank.code == 0 for rank in ranks):
             state, error = State.DONE, ""
         elif cancelled:
@@ -89,7 +98,8 @@ class Outcome:
         first, *later = failed
         report, rank = self._ended[first], ranks[first]
         how = report["summary"] or (f"killed by {name_of(rank.signal)}" if rank.signal else f"exit code {rank.code}")
-        lines = [f"rank {first} of {len(ranks)} failed first, {report['since']:.2f} s after the start: {how}"]
+        what = "failed after its work was done" if report["after"] else "failed first"
+        lines = [f"rank {first} of {len(ranks)} {what}, {report['since']:.2f} s after the start: {how}"]
         if rank.error.strip() != report["summary"]:
             lines.append(rank.error.rstrip())
         elif report["tail"]:

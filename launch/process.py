@@ -14,6 +14,7 @@ PARENT = "LAUNCH_PARENT"  # environment variable: the process whose end is the e
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
+PR_SET_PTRACER = 0x59616D61
 
 # Opened when a compute context is made on a device, not when devices are merely counted.
 CONTEXT_FILES = ("/dev/nvidia-uvm", "/dev/kfd", "/dev/davinci")
@@ -30,6 +31,12 @@ def die_with_parent(parent: int, signum: int = signal.SIGKILL) -> None:
     _prctl(PR_SET_PDEATHSIG, signum)
     if os.getppid() != parent:  # it ended before the line above
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def be_seen_by(process: int) -> None:
+    """That process and its children may look at the stacks of this one, where the kernel asks for such leave."""
+    with contextlib.suppress(OSError):
+        _prctl(PR_SET_PTRACER, process)
 
 
 def adopt_orphans() -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NoReturn, Self
 
 from launch.logs import log_of
-from launch.process import PARENT, die_with_parent
+from launch.process import PARENT, be_seen_by, die_with_parent
 
 INIT_METHOD = "LAUNCH_INIT_METHOD"  # for init_process_group; not set under torch elastic, which has its own
 ASKS = "LAUNCH_ASKS"  # a folder: a rank that watches it may say more about itself before it is ended, see `asked_of`
@@ -123,7 +123,7 @@ def work(task: Task, rank: int) -> NoReturn:
             code = (raised.code or 0) & 0xFF
         elif isinstance(raised, SystemExit):
             code = 1
-            print(raised.code, file=sys.stderr)
+            _say(f"{raised.code}\n")
         else:
             code = 1
             frames = raised.__traceback__
@@ -131,13 +131,20 @@ def work(task: Task, rank: int) -> NoReturn:
                 frames = frames.tb_next  # from the entry on
             error = "".join(traceback.format_exception(type(raised), raised, frames))
             summary = ": ".join((type(raised).__name__, *str(raised).strip().splitlines()[:1]))
-            print(error, end="", file=sys.stderr)
+            _say(error)
     with suppress(OSError):  # the scratch folder goes away when the job is being ended
         Word(code=code, at=at, error=error, summary=summary).write(task.scratch, rank)
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):
             stream.flush()
     os._exit(code)
+
+
+def _say(text: str) -> None:
+    """To the log, whose disk may be full: the agent gets to know all the same."""
+    with suppress(OSError):
+        sys.stderr.write(text)
+        sys.stderr.flush()
 
 
 def redirect(log: Path) -> None:
@@ -167,6 +174,7 @@ def forked(task: Task, rank: int, env: Mapping[str, str], parent: int, forget: C
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         redirect(log_of(task.folder, rank))
         die_with_parent(parent)
+        be_seen_by(parent)
         os.environ.update(env)
         sys.argv = [task.entry]
         # Libraries that draw their first seed from the system would otherwise agree on all ranks.
@@ -187,7 +195,9 @@ def main() -> NoReturn:
     if os.getpgrp() != os.getpid():
         os.setpgid(0, 0)
     redirect(log_of(task.folder, rank))
-    die_with_parent(int(os.environ.pop(PARENT)))
+    parent = int(os.environ.pop(PARENT))
+    die_with_parent(parent)
+    be_seen_by(parent)
     sys.path.insert(0, os.getcwd())
     if task.entry:
         sys.argv = [task.entry]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dist_checks.judging.reading import TraceError, rank_list, read_line
+from dist_checks.judging.reading import DAMAGED, TraceError, lines_of, rank_list, read_line
 from dist_checks.trace import Chain, collectives_path
 
 Tensors = tuple[tuple[str, tuple[int, ...]], ...]
@@ -78,7 +78,7 @@ POINT_TO_POINT = ("send", "recv", "recv_any_source", "isend", "irecv")
 
 
 def read_calls(folder: Path, world_size: int) -> dict[int, RankCalls]:
-    """By rank, those that left a file. Raises TraceError for one of another version."""
+    """By rank, those that left a file."""
     groups: dict[tuple[object, ...], Group] = {}
     calls: dict[Call, Call] = {}
     return {
@@ -93,7 +93,8 @@ def _read_rank(path: Path, rank: int, groups: dict[tuple[object, ...], Group], c
     own_groups: dict[int, Group] = {}
     own_calls: dict[int, Call] = {}
     number, chain = 0, Chain(path)
-    for number, line in enumerate(path.read_bytes().splitlines(), 1):
+    problems: list[str] = []
+    for number, line in enumerate(lines_of(path, rank, problems), 1):
         try:
             event = read_line(line, path, chain)
             match event["event"]:
@@ -121,14 +122,15 @@ def _read_rank(path: Path, rank: int, groups: dict[tuple[object, ...], Group], c
                     out.ended = True
                 case "left":
                     out.left = True
-        except TraceError:
-            raise
-        except (ValueError, KeyError, TypeError) as error:
+        except TraceError as error:  # of another version: nothing in it can be told
+            out.problem = str(error)
+            break
+        except DAMAGED as error:
             out.problem = f"{path.name} of rank {rank} is cut or damaged at line {number} ({type(error).__name__})"
             out.ended = out.left = False
             break
     if not number:
-        out.problem = f"{path.name} of rank {rank} is empty"
+        out.problem = problems[0] if problems else f"{path.name} of rank {rank} is empty"
     return out
 
 

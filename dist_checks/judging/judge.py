@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,7 +21,7 @@ from dist_checks.judging.seen import Seen
 from dist_checks.judging.verdict import Blamed, Finding, Status, Verdict
 from dist_checks.judging.view import RungView, Writer
 from dist_checks.rung import Role, Rung
-from dist_checks.trace import checksum
+from dist_checks.trace import checksum, parse
 
 SCHEMA = 1
 """Of report.json."""
@@ -107,7 +106,7 @@ def read_plan(run: Path) -> Mapping[str, Any]:
     """plan.json. Raises PlanError."""
     path = run / "plan.json"
     try:
-        plan: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        plan: Mapping[str, Any] = parse(path.read_text(encoding="utf-8"))
         found = plan.get("schema")
     except (OSError, ValueError, AttributeError) as error:
         raise PlanError(f"{path} is no plan: {error}") from error
@@ -227,7 +226,7 @@ def _doubted(view: RungView, finding: Finding) -> Finding:
 
 def _exit(folder: Path) -> Mapping[str, Any] | None:
     try:
-        found = json.loads((folder / "exit.json").read_text(encoding="utf-8"))
+        found = parse((folder / "exit.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     if not isinstance(found, dict) or found.get("checksum", checksum(found)) != checksum(found):

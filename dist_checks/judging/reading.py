@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import zlib
 from collections.abc import Mapping
@@ -15,7 +14,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dist_checks.extent import Extent
-from dist_checks.trace import BUCKETS, RECORD_BYTES, SCHEMA, Chain, Entry, Kind, Unsigned, digests_path, events_path
+from dist_checks.trace import (
+    BUCKETS,
+    RECORD_BYTES,
+    SCHEMA,
+    Chain,
+    Entry,
+    Kind,
+    Unsigned,
+    digests_path,
+    events_path,
+    parse,
+)
 
 RECORD = np.dtype(
     [
@@ -198,7 +208,7 @@ def _first_line(path: Path) -> Mapping[str, Any]:
     """The header of a file of which nothing else is read."""
     try:
         with path.open(encoding="utf-8") as file:
-            header = json.loads(file.readline())
+            header = parse(file.readline())
     except (OSError, ValueError):
         return {}
     return header if isinstance(header, dict) else {}
@@ -207,10 +217,10 @@ def _first_line(path: Path) -> Mapping[str, Any]:
 def _placed(folder: Path) -> tuple[str, ...]:
     """Where the launcher says that each rank ran."""
     try:
-        hosts = json.loads((folder / "exit.json").read_text(encoding="utf-8")).get("hosts") or ()
-    except (OSError, ValueError, AttributeError):
+        hosts = parse((folder / "exit.json").read_text(encoding="utf-8")).get("hosts") or ()
+        return tuple(map(str, hosts))
+    except (OSError, ValueError, AttributeError, TypeError):
         return ()
-    return tuple(map(str, hosts))
 
 
 def _read_rank(folder: Path, rank: int, extents: dict[str, Extent]) -> RankTrace:
@@ -224,7 +234,7 @@ def _read_rank(folder: Path, rank: int, extents: dict[str, Extent]) -> RankTrace
     announced = 0  # records that the rank says it has written: a file may be cut between two of them
     path = events_path(folder, rank)
     chain = Chain(path)
-    for number, line in enumerate(path.read_bytes().splitlines(), 1):
+    for number, line in enumerate(lines_of(path, rank, problems), 1):
         try:
             event = read_line(line, path, chain)
             match event["event"]:
@@ -244,7 +254,7 @@ def _read_rank(folder: Path, rank: int, extents: dict[str, Extent]) -> RankTrace
                     announced = int(event.get("digests", announced))
         except TraceError:
             raise
-        except (ValueError, KeyError, TypeError) as error:
+        except DAMAGED as error:
             # What follows a damaged line may refer to what it said, so it is left out.
             problems.append(f"{path.name} of rank {rank} is cut or damaged at line {number} ({type(error).__name__})")
             ended = False
@@ -265,15 +275,28 @@ def _read_rank(folder: Path, rank: int, extents: dict[str, Extent]) -> RankTrace
     )
 
 
+DAMAGED = (ValueError, KeyError, TypeError, OverflowError)
+"""What comes of a line that is JSON, and not what it should be."""
+
+
+def lines_of(path: Path, rank: int, problems: list[str]) -> list[bytes]:
+    """Those of a file of ``rank``; where it cannot be read, the reason joins ``problems``."""
+    try:
+        return path.read_bytes().splitlines()
+    except OSError as error:
+        problems.append(f"{path.name} of rank {rank} cannot be read: {error.strerror}")
+        return []
+
+
 def read_line(line: bytes, path: Path, chain: Chain) -> dict[str, Any]:
     """The event on a line. NaN and Infinity are read as the floats that they are.
 
     Raises TraceError for a header of another version, ValueError where the line is damaged.
     """
     try:
-        event = json.loads(chain.check(line))
+        event = parse(chain.check(line))
     except Unsigned:
-        event = json.loads(line)  # of another version, whose lines may not be signed
+        event = parse(line)  # of another version, whose lines may not be signed
         if not (isinstance(event, dict) and event.get("event") == "header" and event.get("schema") != SCHEMA):
             raise
     if not isinstance(event, dict):
@@ -305,9 +328,14 @@ def _read_digests(path: Path, rank: int, entries: Mapping[int, Entry]) -> tuple[
         return Digests.of(path, np.zeros(0, RECORD)), [f"{path.name} of rank {rank} is missing"]
     problems = []
     whole, rest = divmod(path.stat().st_size, RECORD_BYTES)
+    try:
+        records = _map(path, whole)
+    except OSError as error:
+        return Digests.of(path, np.zeros(0, RECORD)), [
+            f"{path.name} of rank {rank} cannot be read: {error.strerror or error}"
+        ]
     if rest:
         problems.append(f"{path.name} of rank {rank} is cut inside record {whole}")
-    records = _map(path, whole)
     good = _undamaged(records)
     if good < whole:
         problems.append(f"{path.name} of rank {rank} is damaged at record {good} of {whole} (checksum)")

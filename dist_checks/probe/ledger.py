@@ -26,11 +26,13 @@ class Ledger:
     """
 
     def __init__(self, folder: Path, rank: int) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+        path = collectives_path(folder, rank)
         self.folder = folder
         self._rank = rank
-        self._chain = Chain(collectives_path(folder, rank))
-        self._file = collectives_path(folder, rank).open("w", encoding="utf-8")
+        self._chain = Chain(path)
+        with writing(path, rank):
+            folder.mkdir(parents=True, exist_ok=True)
+            self._file = path.open("w", encoding="utf-8")
         self._lock = threading.Lock()
         self._main = threading.main_thread().ident
         self._since: dict[str, int] = {}

@@ -222,7 +222,7 @@ class Chaos:
             path = self.random.choice(files)
             before = path.read_bytes()
             how(path, self.random)
-            if path.exists() and path.read_bytes() == before:
+            if path.is_file() and path.read_bytes() == before:
                 continue
             number += 1
             self.seen.corrupted[how.__name__] += 1
@@ -364,7 +364,7 @@ def older_schema(path: Path, chance: random.Random) -> None:
     if path.suffix == ".json":
         values = json.loads(text)
         if "schema" in values:
-            values["schema"] = chance.choice((0, 1, 99))
+            values["schema"] = chance.choice((0, 98, 99))
             values.pop("checksum")
             path.write_text(json.dumps(values | chance.choice(({}, {"checksum": checksum(values)}))))
     elif path.suffix != ".digests":
@@ -383,6 +383,12 @@ def garbage(path: Path, chance: random.Random) -> None:
     path.write_bytes(chance.choice((*other, chance.randbytes(4096))))
 
 
+def replace_by_a_folder(path: Path, chance: random.Random) -> None:
+    """Nothing that can be read."""
+    path.unlink()
+    path.mkdir()
+
+
 HOWS: tuple[Callable[[Path, random.Random], None], ...] = (
     flip_a_bit,
     flip_a_bit,
@@ -397,6 +403,7 @@ HOWS: tuple[Callable[[Path, random.Random], None], ...] = (
     older_schema,
     garbage,
     garbage,
+    replace_by_a_folder,
 )
 
 

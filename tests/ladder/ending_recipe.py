@@ -7,6 +7,7 @@ import os
 import resource
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -82,14 +83,55 @@ class LeftAtOnce(Ending):
     way = staticmethod(leave_at_once)
 
 
+class Starved(Ending):
+    """Allocates more than the cgroup ``place`` may have: the kernel kills it."""
+
+    def __init__(self, *, place: str, **options: Any) -> None:
+        super().__init__(**options)
+        type(self).way = lambda: self.allocate(Path(place))
+
+    @staticmethod
+    def allocate(cgroup: Path) -> None:
+        (cgroup / "cgroup.procs").write_text(str(os.getpid()))
+        torch.ones(2**27)
+
+
 class OutOfMemory(Ending):
     way = staticmethod(allocate)
 
 
-class FullDisk(GPTRecipe):
-    """On rank 1 no digest can be written; the log of a rank stands beside its trace."""
+class DiesAfterAll(GPTRecipe):
+    """Its process aborts while it ends, when all has been done, as with DeepSpeed now and then."""
 
     def model(self) -> GPT:
         if os.environ.get("RANK") == "1":
-            os.symlink("/dev/full", Path(os.readlink("/proc/self/fd/1")).with_suffix(".digests"))
+            os._exit = lambda code: os.abort()  # type: ignore[assignment]
         return super().model()
+
+
+class Elsewhere(GPTRecipe):
+    """On rank 1 digests go to the file ``place``; the log of a rank stands beside its trace."""
+
+    def __init__(self, *, place: str, **options: Any) -> None:
+        super().__init__(**options)
+        self.place = place
+
+    def model(self) -> GPT:
+        if os.environ.get("RANK") == "1":
+            os.symlink(self.place, Path(os.readlink("/proc/self/fd/1")).with_suffix(".digests"))
+        return super().model()
+
+
+class FillsItsDisk(GPTRecipe):
+    """In step 1 rank 1 leaves no room on the disk of the run, once."""
+
+    def loss(self, outputs: Tensor, batch: Batch) -> tuple[Tensor, int]:
+        disk = Path(os.readlink("/proc/self/fd/1")).parents[3]  # /disk/run/rungs/tp2/rank-00001.log
+        filler = disk / "filler"
+        if os.environ.get("RANK") == "1" and not filler.exists():
+            type(self).calls = getattr(type(self), "calls", 0) + torch.is_grad_enabled()
+            if type(self).calls == 2:
+                with suppress(OSError), filler.open("wb", buffering=0) as file:
+                    while file.write(bytes(4096)):
+                        pass
+        return super().loss(outputs, batch)

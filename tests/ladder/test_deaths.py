@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
+import limits
 import pytest
 from ladders import Ladder, broken, findings
 
@@ -37,3 +39,30 @@ def test_the_rank_that_ended_is_the_cause(
     assert crash["ranks"] == [1]
     statuses = {rung["id"]: rung["status"] for rung in outcome.report["rungs"]}
     assert statuses["single"] == "pass"
+
+
+def test_out_of_memory(ladder: Ladder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel kills without a word: it is asked whether it was lack of memory."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    with limits.cgroup(2**26) as cgroup:
+        options = {"layers": 1, "place": str(cgroup)}
+        launch = {"cold_twin": False, "deadline": 60.0, "stall": 20.0}
+        outcome = ladder(
+            {"dp_replicate": 3}, recipe="ending_recipe:Starved", launch=launch, options=options, blame={"budget": 0}
+        )
+    assert outcome.exit_code() is ExitCode.FAIL
+    [crash] = findings(outcome.report, "completes", "dp_replicate3")
+    expected = (
+        r"rank 1, signal 9 failed in step 1: killed by SIGKILL: the kernel has ended \d+ process(es)? of this host "
+    )
+    assert re.match(expected + "for lack of memory meanwhile", crash["message"]), crash["message"]
+    assert crash["ranks"] == [1]
+
+
+def test_a_process_that_dies_after_all_was_done(ladder: Ladder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything was computed and recorded: that is what is judged, and how the process ended is said."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    outcome = ladder({"dp_replicate": 3}, recipe="ending_recipe:DiesAfterAll", **FEW)
+    assert outcome.exit_code() is ExitCode.PASS, outcome.report["sentence"]
+    [said] = [f for f in outcome.report["findings"] if (f["check"], f["rung"]) == ("completes", "dp_replicate3")]
+    assert said["message"] == "3 ranks ran 3 steps to the end; rank 1 died of signal 6 after that"

@@ -12,7 +12,6 @@ from typing import Any
 
 import psutil
 import pytest
-from ladders import Ladder
 
 from dist_checks import resuming, session
 from dist_checks.judging.verdict import ExitCode
@@ -69,14 +68,3 @@ def test_killed_and_resumed(tmp_path: Path, launcher: Any, victim: str) -> None:
 def test_resuming_nothing(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="this is no run folder"):
         resuming.resume(tmp_path)
-
-
-def test_a_full_disk_blames_no_axis(ladder: Ladder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
-    outcome = ladder({"dp_replicate": 3}, recipe="ending_recipe:FullDisk", options={"layers": 1})
-    assert outcome.exit_code() is ExitCode.INCONCLUSIVE
-    assert not outcome.report["broken"]
-    [found] = [f for f in outcome.report["findings"] if (f["check"], f["rung"]) == ("completes", "dp_replicate3")]
-    assert found["message"].startswith(
-        "rank 1 could not write: rank-00001.digests of rank 1 cannot be written: No space"
-    )

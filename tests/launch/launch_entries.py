@@ -74,6 +74,18 @@ def abort_slowly(payload: Payload) -> None:
     os.abort()
 
 
+def die_after_all(payload: Payload) -> None:
+    """The process of rank 1 aborts while it ends; rank 0 has work to do, and may fail."""
+    record(payload)
+    if rank() == 1:
+        os._exit = lambda code: os.abort()  # type: ignore[assignment]
+        return
+    time.sleep(0.6)  # longer than the grace after a failure
+    if payload.get("fails"):
+        raise ZeroDivisionError("the cause")
+    print("done")
+
+
 def leave_with(payload: Payload) -> None:
     record(payload)
     if rank() == payload.get("rank", 0):
@@ -209,6 +221,21 @@ def stop_growing(payload: Payload) -> None:
                 file.write("step\n")
         print("still here")
         time.sleep(0.1)
+
+
+def stop_oneself(payload: Payload) -> None:
+    """As a debugger does, or a frozen container: no thread of rank 1 runs any more."""
+    record(payload)
+    if rank() == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    time.sleep(60)
+
+
+def promise_and_hold_the_lock(payload: Payload) -> None:
+    """Is going to tell what it waits for, and keeps the interpreter's lock."""
+    record(payload)
+    (Path(os.environ["LAUNCH_ASKS"]) / f"watch-{rank():05d}").touch()
+    hang_here(payload)
 
 
 def answer(payload: Payload) -> None:

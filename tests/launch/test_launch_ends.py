@@ -73,6 +73,23 @@ def test_who_lost_a_peer_was_not_the_first(launcher, job):
     assert exit.error.endswith("failed after that: rank 0")
 
 
+def test_who_dies_after_its_work_ends_nobody(launcher, job):
+    """As DeepSpeed does now and then while the interpreter ends."""
+    exit = only(launcher.run([job("die_after_all")]))
+    assert (exit.state, exit.first_failed) == (State.FAILED, 1)
+    assert (exit.ranks[0].code, exit.ranks[1].signal) == (0, signal.SIGABRT)
+    assert log(exit, 0) == "done\n"
+    assert exit.error.startswith("rank 1 of 2 failed after its work was done, ")
+    assert "killed by SIGABRT" in exit.error
+
+
+def test_who_died_after_its_work_is_not_the_cause(launcher, job):
+    exit = only(launcher.run([job("die_after_all", payload={"fails": True})]))
+    assert (exit.state, exit.first_failed) == (State.FAILED, 0)
+    assert "failed first" in exit.error
+    assert exit.error.endswith("failed after that: rank 1")
+
+
 @pytest.mark.parametrize(("code", "state"), [(3, State.FAILED), (0, State.DONE), (None, State.DONE)])
 def test_exit_codes_count(launcher, job, code, state):
     exit = only(launcher.run([job("leave_with", payload={"code": code})]))

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
+
+import parts
 import pytest
 from launch_watching import only
 
 from launch import Job, State
+from launch.spying import spy
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -46,7 +52,7 @@ def test_all_ranks_have_told_before_one_is_ended(launcher, job, seconds):
 def test_a_rank_that_promises_to_tell_is_not_waited_for_for_ever(launcher, job):
     exit = only(launcher.run([job("answer", payload={"seconds": 30.0}, deadline=0.5)]))
     assert exit.state == State.TIMED_OUT
-    assert exit.seconds < 6.0
+    assert exit.seconds < 12.0, "py-spy takes its time too"
 
 
 def test_the_others_are_asked_when_a_rank_fails(launcher, job):
@@ -54,3 +60,35 @@ def test_the_others_are_asked_when_a_rank_fails(launcher, job):
     assert (exit.state, exit.first_failed) == (State.FAILED, 0)
     assert "I wait for the moon" in exit.ranks[1].log.read_text()
     assert exit.seconds < 3.0
+
+
+@pytest.fixture
+def spied():
+    """Skips where the kernel does not let py-spy look at a process of this user."""
+    parts.need("py-spy")
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        try:
+            looked = subprocess.run(
+                [spy(), "dump", "--pid", str(child.pid)], check=False, capture_output=True, text=True
+            )
+        finally:
+            child.kill()
+    if "ermission" in looked.stderr or "not permitted" in looked.stderr:
+        pytest.skip(f"ptrace is not allowed here: {looked.stderr.strip()}")
+
+
+def test_a_rank_that_is_stopped_is_looked_at_from_outside(spied, launcher, job):
+    exit = only(launcher.run([job("stop_oneself", deadline=1.0)]))
+    assert exit.state == State.TIMED_OUT
+    assert exit.ranks[1].where.startswith("stop_oneself (launch_entries.py:")
+    said = exit.ranks[1].log.read_text()
+    assert "py-spy, as this rank does not answer:\nProcess" in said
+    assert "py-spy" not in exit.ranks[0].log.read_text(), "it has written its stacks itself"
+
+
+def test_a_rank_that_holds_the_lock_is_seen_with_native_frames(spied, launcher, job):
+    exit = only(launcher.run([job("promise_and_hold_the_lock", deadline=0.5)]))
+    assert exit.state == State.TIMED_OUT
+    assert exit.ranks[1].where.startswith("hang_here (launch_entries.py:")
+    said = exit.ranks[1].log.read_text().partition("py-spy, as this rank does not answer:")[2]
+    assert re.search(r"sleep \(\S*libc", said), said

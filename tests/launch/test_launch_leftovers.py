@@ -196,6 +196,23 @@ def test_agents_that_keep_dying(job, tmp_path):
     assert [exit.error.partition(":")[0] for exit in exits[4:]] == ["not started"] * 2
 
 
+@pytest.mark.parametrize(("times", "state"), [(2, State.DONE), (9, State.LOST)])
+def test_agents_that_are_killed_before_they_are_ready(job, tmp_path, times, state):
+    """As for lack of memory, while they import what the ranks need."""
+    (tmp_path / "heavy.py").write_text(
+        "import os, pathlib, signal\n"
+        f"folder = pathlib.Path({str(tmp_path)!r})\n"
+        f"if len(list(folder.glob('try*'))) < {times}:\n"
+        "    (folder / f'try{os.getpid()}').touch()\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    os.environ["PYTHONPATH"] += f":{tmp_path}"  # undone by the fixture that has set it
+    with LocalLauncher(preload=["heavy"]) as launcher:
+        exits = list(launcher.run([job("hello", world_size=1)]))
+    assert [exit.state for exit in exits] == [state]
+    assert state is State.DONE or exits[0].error == "not started: 4 agents were lost before it"
+
+
 def test_a_stopped_agent_does_not_hold_up_the_end(job, tmp_path):
     launcher = LocalLauncher()
     exits = launcher.run([job("hello", name="quick", world_size=1), job("sleep", name="running", world_size=1)])

@@ -8,16 +8,20 @@ import shutil
 
 import pytest
 
+from launch.spying import spy
+
 REQUIRED = "DIST_CHECKS_REQUIRE"
 """Environment variable: the parts that must be there, so that CI cannot be green because something is missing."""
 
 
 def missing(part: str) -> str:
-    """What is not there of ``deepspeed``, ``ray`` or ``slurm``; empty where all is."""
+    """What is not there of ``deepspeed``, ``ray``, ``slurm`` or ``py-spy``; empty where all is."""
     if part == "slurm":
         path = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin"))
         absent = [name for name in ("munged", "slurmctld", "slurmd", "sbatch") if not shutil.which(name, path=path)]
         return f"{', '.join(absent)} not installed" if absent else "" if os.geteuid() == 0 else "slurmd must be root"
+    if part == "py-spy":
+        return "" if spy() else "py-spy is not installed"
     return "" if importlib.util.find_spec(part) else f"{part} is not installed"
 
 

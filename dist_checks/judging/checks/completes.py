@@ -25,7 +25,10 @@ def check(view: RungView) -> Iterator[Finding]:
     trace, steps = view.trace, view.rung.steps
     exit = view.exit
     if exit is None:
-        yield writer.unseen("the launcher left no exit.json: the rung was not run")
+        if (trace.folder / "exit.json").exists():
+            yield writer.unseen("exit.json is damaged: how the rung ended is not known")
+        else:
+            yield writer.unseen("the launcher left no exit.json: the rung was not run")
         return
     state = str(exit.get("state"))
     last = max(trace.steps, default=-1)
