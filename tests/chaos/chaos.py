@@ -118,6 +118,8 @@ class Chaos:
         harness = self._start(arguments)
         started: set[psutil.Process] = {psutil.Process(harness.pid)}
         end = time.monotonic() + LONGEST
+        # Sometimes while it starts, mostly when its rungs have begun.
+        begun = self.random.random() < 0.2
         due = time.monotonic() + self.random.uniform(0.0, self.usual)
         killed, what, dead = False, self._next(), set[int]()
         while harness.poll() is None:
@@ -126,15 +128,17 @@ class Chaos:
             started |= {*agents, *ranks}
             if not (out / "rungs").exists():  # this rank only describes the recipe: its end disturbs no rung
                 ranks = []
-            if time.monotonic() > due and sum(self.seen.kills.values()) < count:
+            if not begun and (out / "rungs").exists():
+                begun, due = True, time.monotonic() + self.random.uniform(0.0, self.usual / 2)
+            if begun and time.monotonic() > due and sum(self.seen.kills.values()) < count:
                 victims = {"rank": ranks, "agent": agents, "harness": [psutil.Process(harness.pid)]}[what]
                 if victims:
                     victim = self.random.choice(victims)
                     with suppress(psutil.NoSuchProcess):
-                        begun = (out / "rungs").exists()
+                        has_rungs = (out / "rungs").exists()
                         victim.kill()
                         self.seen.kills[what] += 1
-                        self.seen.disturbed[what] += begun
+                        self.seen.disturbed[what] += has_rungs
                         killed |= what == "harness"
                         if what == "rank":
                             dead.add(victim.pid)

@@ -65,7 +65,8 @@ def test_a_folder_that_cannot_be_written(agent, job, tmp_path):
     agent.wire.send(order(job("sleep")))
     reports = until_over(agent)
     assert [report["said"] for report in reports] == ["ended", "ended", "over"]
-    assert "FileExistsError" in reports[-1]["error"]
+    assert reports[-1]["error"].startswith("its ranks could not be started on this node: [Errno 17] File exists: ")
+    assert reports[-1]["unstarted"]
     assert agent.lives
 
 
