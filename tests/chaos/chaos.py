@@ -76,6 +76,7 @@ class Chaos:
         (folder / "m.toml").write_text(MATRIX)
         self.temporary = folder / "tmp"
         self.temporary.mkdir(exist_ok=True)
+        self.dead: set[int] = set()  # process ids of ranks that were killed
         self.shared = set(os.listdir("/dev/shm"))
         self.golden = folder / "golden"
         self.usual = 6.0
@@ -121,7 +122,7 @@ class Chaos:
         # Sometimes while it starts, mostly when its rungs have begun.
         begun = self.random.random() < 0.2
         due = time.monotonic() + self.random.uniform(0.0, self.usual)
-        killed, what, dead = False, self._next(), set[int]()
+        killed, what = False, self._next()
         while harness.poll() is None:
             assert time.monotonic() < end, f"hangs: {started}"
             agents, ranks = self._processes(harness.pid)
@@ -141,7 +142,7 @@ class Chaos:
                         self.seen.disturbed[what] += has_rungs
                         killed |= what == "harness"
                         if what == "rank":
-                            dead.add(victim.pid)
+                            self.dead.add(victim.pid)
                     due, what = time.monotonic() + self.random.uniform(0.1, 1.5), self._next()
             time.sleep(0.02)
         self._expect_gone(started)
@@ -151,19 +152,19 @@ class Chaos:
         if killed and (out / "plan.json").exists():
             self._judge(out, "killed")
         elif (out / "report.json").exists():
-            self._expect_named(out, dead)
+            self._expect_named(out)
         return killed
 
     def _next(self) -> str:
         """Chosen before it is due: there are no ranks yet while a harness starts."""
         return self.random.choices(("rank", "agent", "harness"), (5, 2, 2))[0]
 
-    def _expect_named(self, out: Path, dead: set[int]) -> None:
+    def _expect_named(self, out: Path) -> None:
         """The ranks that were killed before their end are in the report, by number."""
         findings = json.loads((out / "report.json").read_text())["findings"]
         for path in out.glob("rungs/*/exit.json"):
             for rank in json.loads(path.read_text())["ranks"]:
-                if rank["pid"] in dead and rank["signal"] == signal.SIGKILL and not rank["killed"]:
+                if rank["pid"] in self.dead and rank["signal"] == signal.SIGKILL and not rank["killed"]:
                     self.seen.blamed += 1
                     said = [f["message"] for f in findings if f["rung"] == path.parent.name and f["status"] != "pass"]
                     if not any(f"rank {rank['rank']}, signal 9" in message for message in said):
@@ -209,8 +210,15 @@ class Chaos:
                 continue
             if rung["status"] == "pass" and not _same(own, golden, rung["world_size"]):
                 self.seen.wrong["false PASS"].append(f"{own} {when}")
+            if rung["status"] == "fail" and not self._was_hit(own):
+                self.seen.wrong["false FAIL"].append(f"{own} {when}: {_why(report)}")
             self.seen.wrong["lost records"] += _lost(own, golden, rung["world_size"])
         return report
+
+    def _was_hit(self, own: Path) -> bool:
+        """One of its ranks was killed; where it was run again, one of the first run."""
+        exits = [json.loads(path.read_text()) for path in own.parent.glob(f"{own.name.partition('@')[0]}*/exit.json")]
+        return any(rank["pid"] in self.dead for exit in exits for rank in exit["ranks"])
 
     # Corruptions.
 
