@@ -163,6 +163,15 @@ class Layout:
         """All groups along ``axes``; together they hold each rank once."""
         return tuple(dict.fromkeys(self.group(rank, *axes) for rank in range(self.world_size)))
 
+    def lines(self, axis: Axis) -> tuple[tuple[int, ...], ...]:
+        """The groups that an axis works in: its own, or those of the axis that it needs (sp in tp, zero in replicas);
+        of one that needs none, such as accum, those of every axis that is on."""
+        if self.degrees.get(axis, 1) > 1:
+            return self.groups(axis)
+        along = [each for each in SPEC[axis].needs if self.degrees.get(each, 1) > 1]
+        along = along or [each for each, degree in self.degrees.items() if degree > 1]
+        return tuple(dict.fromkeys(group for each in along for group in self.groups(each)))
+
     def loss_part(self, rank: int) -> tuple[int, ...]:
         """Which part of a batch the loss of the rank is summed over: its samples, and its part of the sequence."""
         return tuple(at for axis, at in self.coordinates(rank).items() if SPEC[axis].data or SPEC[axis].sequence)

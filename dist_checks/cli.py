@@ -174,6 +174,10 @@ def selftest(
     mutants: Annotated[
         str, typer.Option(metavar="N", help="how many mutants of collectives and states at most, or all")
     ] = "0",
+    healthy: Annotated[
+        int,
+        typer.Option(min=0, metavar="N", help="also run N healthy rungs over ten seeds, and what looks like a mistake"),
+    ] = 0,
     sizes: Annotated[
         bool, typer.Option("--sizes", help="also plant perturbations just above and below the sizes that reports state")
     ] = False,
@@ -189,11 +193,21 @@ def selftest(
     folder = new_folder("selftest", out)
     most = None if mutants == "all" else int(mutants)
     test = testing.run(
-        folder, faults=faults, mutants=most, sizes=sizes, seed=seed, note=lambda line: print(line, flush=True)
+        folder,
+        faults=faults,
+        mutants=most,
+        healthy=healthy,
+        sizes=sizes,
+        seed=seed,
+        note=lambda line: print(line, flush=True),
     )
     (folder / "selftest.json").write_text(json.dumps(test.to_json(), indent=1) + "\n", encoding="utf-8")
     if as_json:
         print(json.dumps(test.to_json(), indent=1))
+    if test.healthy:
+        margins = testing.margins(test.healthy["margins"])
+        (folder / "margins.md").write_text(margins, encoding="utf-8")
+        print(f"margins    {folder / 'margins.md'}")
     for alarm in (*test.false_alarms, *test.missed):
         print(alarm)
     print(f"data       {folder / 'selftest.json'}")

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from dist_checks.axes import Axis
 from dist_checks.judging import accepting
 from dist_checks.judging.accepting import Accepted
@@ -88,9 +90,11 @@ def judge(run: Path) -> Judgement:
     plan = read_plan(run)
     rungs = [Rung.from_json(rung) for rung in plan["rungs"]]
     bench = _Bench(run, rungs, plan)
-    # Warm twins first: whether reruns repeat their bits decides what a cold one means.
-    for rung in sorted(rungs, key=lambda rung: (rung.role is Role.TWIN, rung.cold)):
-        bench.hear(rung)
+    # Squares of numbers that a fault has made huge are infinite, which fails; that is no mistake of the judge's.
+    with np.errstate(over="ignore", invalid="ignore"):
+        # Warm twins first: whether reruns repeat their bits decides what a cold one means.
+        for rung in sorted(rungs, key=lambda rung: (rung.role is Role.TWIN, rung.cold)):
+            bench.hear(rung)
     judged = tuple(bench.judged[rung.id] for rung in rungs)
     outcomes = [Outcome(rung=e.rung, findings=e.findings, hosts=e.hosts, hung=e.hung) for e in judged]
     return Judgement(

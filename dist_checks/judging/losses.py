@@ -24,6 +24,8 @@ class Loss:
     """By rank."""
     own: dict[int, float]
     """Loss per target of the part of each rank; NaN where it has no target."""
+    micro: dict[int, tuple[float, ...]]
+    """Loss per target of each micro-batch of each rank, where it was recorded."""
     apart: tuple[int, int] | None
     """Two ranks with the same samples and tokens, and different sums."""
 
@@ -60,6 +62,7 @@ def losses(seen: Seen) -> dict[int, Loss]:
             targets=sum(counts[ranks[0]] for ranks in groups.values()),
             printed={rank: event.get("printed_loss") for rank, event in events.items()},
             own={rank: sums[rank] / counts[rank] if counts[rank] else math.nan for rank in events},
+            micro={rank: tuple(map(float, event.get("micro_losses") or ())) for rank, event in events.items()},
             apart=apart,
         )
     return out

@@ -29,8 +29,9 @@ def sensitivity(view: RungView) -> dict[str, Any] | None:
     rows = np.flatnonzero(clear & np.isfinite(found.allowed))
     if not rows.size:
         return None
-    # What is there already may point the other way.
+    # What is there already may point the same way or the other way.
     scale = (found.allowed[rows] + found.distance[rows]) / found.norm[rows]
+    passes = np.maximum(found.allowed[rows] - found.distance[rows], 0.0) / found.norm[rows]
     order = np.argsort(scale, kind="stable")
     at = {"finest": order[0], "median": order[len(order) // 2], "coarsest": order[-1]}
     fine, half, coarse = (_share(float(scale[row])) for row in at.values())
@@ -40,7 +41,10 @@ def sensitivity(view: RungView) -> dict[str, Any] | None:
         f"any scale error above {fine} of {names['finest']} at step {step}, above {half} of half of the gradients, "
         f"above {coarse} of any"
     )
-    out = {name: {"tensor": names[name], "scale": float(scale[row])} for name, row in at.items()}
+    out = {
+        name: {"tensor": names[name], "scale": float(scale[row]), "passes": float(passes[row])}
+        for name, row in at.items()
+    }
     return {"check": "gradients", "sentence": sentence, "tensors": len(rows), **out}
 
 

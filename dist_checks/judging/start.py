@@ -9,11 +9,14 @@ import numpy as np
 from dist_checks.judging.comparison import distances
 from dist_checks.judging.logical import Full
 from dist_checks.judging.seen import Seen
-from dist_checks.judging.tolerance import eps_of
+from dist_checks.judging.tolerance import EPS, eps_of
 from dist_checks.trace import BEFORE, Kind
 
 ROUNDINGS = 4.0
 """Initial weights that were rounded on the way (made in float32, used in bf16) may differ by so many eps."""
+
+SUMMING = 64 * EPS["float64"]
+"""Relative: how far the norms of the same numbers in another order may be apart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,17 +25,24 @@ class Start:
 
     compared: int
     different: int
+    """By more than rounding."""
     first: str
     """Name of the first that differs; of the worst where none does."""
     observed: float
     """Its relative distance."""
     allowed: float
+    moved: bool
+    """Those that differ have the norms that they should have: the same numbers, in other places."""
+    other_bits: tuple[str, ...]
+    """Names of those of the same type that are equal up to rounding, and not in their bits. Nothing was rounded on the
+    way, so something has changed them."""
 
 
 def start(own: Seen, yardstick: Seen) -> Start:
     """Initial weights and buffers against those of the run that it is compared with."""
     compared = different = 0
     first, observed, allowed = "", 0.0, 0.0
+    moved, other_bits = True, []
     for kind in (Kind.WEIGHT, Kind.BUFFER):
         mine, yard = own.full(kind), yardstick.full(kind)
         for row in mine.at(BEFORE).tolist():
@@ -40,24 +50,41 @@ def start(own: Seen, yardstick: Seen) -> Start:
             if other is None or not mine.complete[row] or not yard.complete[other]:
                 continue
             compared += 1
+            name = mine.names[mine.tensor[row]]
             limit = ROUNDINGS * max(_eps(mine, row), _eps(yard, other))
             distance = _relative(mine, row, yard, other)
             if not distance <= limit:
                 if not different:
-                    first, observed, allowed = mine.names[mine.tensor[row]], distance, limit
+                    first, observed, allowed = name, distance, limit
                 different += 1
-            elif not different and distance >= observed:
-                first, observed, allowed = mine.names[mine.tensor[row]], distance, limit
-    return Start(compared=compared, different=different, first=first, observed=observed, allowed=allowed)
+                moved = moved and bool(abs(mine.norm[row] - yard.norm[other]) <= SUMMING * yard.norm[other])
+                continue
+            if _same_type(mine, row, yard, other) and mine.fingerprint[row] != yard.fingerprint[other]:
+                other_bits.append(name)
+            if not different and distance >= observed:
+                first, observed, allowed = name, distance, limit
+    return Start(
+        compared=compared,
+        different=different,
+        first=first,
+        observed=observed,
+        allowed=allowed,
+        moved=moved and different > 0,
+        other_bits=tuple(other_bits),
+    )
 
 
 def _eps(given: Full, row: int) -> float:
     return eps_of(given.dtypes[given.tensor[row]])
 
 
+def _same_type(mine: Full, row: int, yard: Full, other: int) -> bool:
+    one, two = mine.dtypes[mine.tensor[row]], yard.dtypes[yard.tensor[other]]
+    return bool(one == two)
+
+
 def _relative(mine: Full, row: int, yard: Full, other: int) -> float:
-    same_type = mine.dtypes[mine.tensor[row]] == yard.dtypes[yard.tensor[other]]
-    if same_type and mine.fingerprint[row] == yard.fingerprint[other]:
+    if _same_type(mine, row, yard, other) and mine.fingerprint[row] == yard.fingerprint[other]:
         return 0.0
     distance = float(distances(mine, np.array([row]), yard, np.array([other]))[0])
     norm = float(yard.norm[other])
@@ -75,11 +102,11 @@ def replicas_agree(own: Seen) -> bool:
 
 
 def other_start(own: Seen, yardstick: Seen) -> str:
-    """Why comparing says nothing; empty where the rung started as it should, or where replicas disagree: that is a
-    fault of its own, and everything that follows from it is to be shown."""
+    """Why comparing says nothing; empty where the rung started as it should, or where it is broken: where replicas
+    disagree, or numbers are in other places. That is a fault, and everything that follows from it is to be shown."""
     if not replicas_agree(own):
         return ""
     found = start(own, yardstick)
-    if not found.different:
+    if not found.different or found.moved:
         return ""
     return f"initial {found.first} differs by {found.observed:.1e} from that of {yardstick.rung.id}"

@@ -137,8 +137,10 @@ class Probe:
         printed_loss: float | None = None,
         loss_scale: float | None = None,
         skipped: bool = False,
+        micro_losses: Iterable[float] = (),
     ) -> None:
-        """The optimizer has stepped, unless the loss scaler ``skipped`` it. Sums are of this rank's samples."""
+        """The optimizer has stepped, unless the loss scaler ``skipped`` it. Sums are of this rank's samples;
+        ``micro_losses`` are per target, of each forward pass alone, where the loop knows them."""
 
     def close(self) -> None:
         """The run has come to its end. Without it the trace says that the rank was cut short."""

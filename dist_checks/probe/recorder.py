@@ -154,6 +154,7 @@ class Recorder(Probe):
         printed_loss: float | None = None,
         loss_scale: float | None = None,
         skipped: bool = False,
+        micro_losses: Iterable[float] = (),
     ) -> None:
         seconds = time.perf_counter() - self._started
         self._forward_done()
@@ -171,6 +172,7 @@ class Recorder(Probe):
             loss_sum=None if loss_sum is None else float(loss_sum),
             targets=int(targets),
             printed_loss=None if printed_loss is None else float(printed_loss),
+            micro_losses=[float(loss) for loss in micro_losses],
             learning_rates=self._rates or self._learning_rates(),
             loss_scale=None if loss_scale is None else float(loss_scale),
             **self._norm,

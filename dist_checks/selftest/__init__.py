@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dist_checks.selftest.healthy import table as margins
 from dist_checks.selftest.run import SelfTest, run, sentence
 
-__all__ = ["SelfTest", "run", "sentence"]
+__all__ = ["SelfTest", "margins", "run", "sentence"]

@@ -4,52 +4,71 @@ from __future__ import annotations
 
 import filecmp
 import random
+import shutil
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from dist_checks.axes import SPEC, Axis, Layout, Setting
-from dist_checks.selftest import ladder
 from dist_checks.selftest.catalogue import SMALL
+from dist_checks.selftest.grounds import Ground, Planting, judged, plant
 from dist_checks.selftest.sharing import SharingLauncher
 
 WATCH, KEEP = "mutant:watch", "mutant:keep:"
+TENSORS = "tensors"
+"""Folder of a run: the bytes of what its ranks held."""
+
+RUNGS: Mapping[Axis, str] = {
+    Axis.DP_REPLICATE: "dp_replicate3",
+    Axis.DP_SHARD: "dp_shard3",
+    Axis.TP: "tp2",
+    Axis.SP: "tp2+sp",
+    Axis.CP: "cp2",
+    Axis.PP: "pp2",
+    Axis.EP: "ep2",
+    Axis.ZERO: "dp_replicate3+zero2",
+    Axis.SCHEDULE: "pp2+1f1b",
+    Axis.ACCUM: "dp_replicate3+accum5",
+    Axis.CKPT_ACT: "dp_shard3+ckpt_act",
+    Axis.PRECISION: "dp_shard3+bf16",
+}
+"""Where each axis is mutated: alone, or with the one axis whose collectives it works on: there is one suspect."""
+
+DROPOUT = 0.1
+"""Of the ladders in which random states are mutated: without dropout nothing is drawn."""
+
+NEVER_DROPS = (Axis.SP, Axis.CP, Axis.EP)
+"""What refuses dropout, or has a recipe without."""
+
+EVERY = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all", "recv")
 
 COLLECTIVES: Mapping[str, tuple[str, ...]] = {
-    "drop": ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all", "recv"),
+    "drop": EVERY,
     "double": ("all_reduce", "reduce_scatter", "all_gather", "broadcast"),
     "wrong_group": ("all_reduce", "reduce_scatter", "all_gather", "broadcast"),
     "mean_for_sum": ("all_reduce", "reduce_scatter"),
-    "wrong_scale": ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all", "recv"),
-    "one_step_late": ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all", "recv"),
-    "stale_buffer": ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all", "recv"),
-    "permuted": ("all_gather", "all_to_all"),
+    "wrong_scale": EVERY,
+    "one_step_late": EVERY,
+    "stale_buffer": EVERY,
+    "permuted": ("all_gather", "all_to_all", "reduce_scatter"),
 }
 """Operators and the kinds of collective that they can be done to (``worker/mutations/operators.py``)."""
+
+RANDOM = "other_random_state"
 
 STATES = (
     "flip_bit",
     "transpose_shard",
+    "swap_halves",
     "swap_shards",
     "skip_step",
     "other_rate",
     "other_batch",
     "other_loss_scale",
-    "other_random_state",
+    RANDOM,
 )
 """Of the last rank (``worker/mutations/states.py``)."""
-
-LADDERS: Mapping[Axis, dict[str, Any]] = {
-    Axis.DP_REPLICATE: {"axes": {"dp_replicate": 3}},
-    Axis.DP_SHARD: {"axes": {"dp_shard": 3}},
-    Axis.TP: {"axes": {"tp": 2}},
-    Axis.SP: {"axes": {"tp": 2, "sp": True}},
-    Axis.CP: {"axes": {"cp": 2}},
-    Axis.PP: {"axes": {"pp": 2}},
-    Axis.EP: {"axes": {"ep": 2}, "recipe": "moe"},
-}
-"""Where each axis is mutated: alone, so that there is one suspect."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +77,16 @@ class Mutant:
     operator: str
     axis: Axis
 
+    @property
+    def dropout(self) -> bool:
+        return self.operator == RANDOM and self.axis not in NEVER_DROPS
+
+    @property
+    def guilty(self) -> set[str]:
+        """The axes that are to be named: a mutant does nothing where its own is off, and needs the collectives."""
+        setting = Setting.parse(RUNGS[self.axis])
+        return {axis.value for axis in setting if axis is self.axis or axis not in SPEC[self.axis].needs}
+
 
 @dataclass(slots=True)
 class Score:
@@ -65,100 +94,165 @@ class Score:
     equivalent: int = 0
     missed: int = 0
     blamed: int = 0
-    """Of those that were caught: blamed on the axis, and on nothing else."""
+    """Of those that were caught: blamed on their axis, and on nothing else."""
 
     def to_json(self) -> dict[str, int]:
         return {name: getattr(self, name) for name in ("caught", "equivalent", "missed", "blamed")}
 
 
-def matrix(axis: Axis) -> dict[str, Any]:
-    return {
-        "name": "mutants",
-        "steps": 3,
-        "options": SMALL,
-        "launch": {"cold_twin": False, "deadline": 60.0},
-        "blame": {"budget": 0},
-        **LADDERS[axis],
-    }
+@dataclass(slots=True)
+class Found:
+    """What came of all of them."""
 
-
-def rung_of(axis: Axis) -> Setting:
-    return Setting(LADDERS[axis]["axes"])
+    scores: dict[str, Score] = field(default_factory=dict)
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    """One for each mutant, in the order of the list."""
+    missed: list[str] = field(default_factory=list)
+    alarms: list[str] = field(default_factory=list)
+    """Healthy rungs that did not pass."""
 
 
 def run(
-    launcher: SharingLauncher, out: Path, *, most: int | None, seed: int, note: Callable[[str], None]
-) -> tuple[dict[str, Score], list[str]]:
-    """Scores by operator, and the mutants that changed something unseen. ``most`` None: all of them."""
-    kinds = {axis: _watched(launcher, out, axis) for axis in LADDERS}
-    mutants = [mutant for axis, found in kinds.items() for mutant in _of(axis, found)]
+    launcher: SharingLauncher,
+    out: Path,
+    *,
+    most: int | None,
+    seed: int,
+    missing: tuple[Axis, ...] = (),
+    note: Callable[[str], None],
+) -> Found:
+    """Every mutant, or ``most`` of them drawn by ``seed``, in the axes that are not ``missing`` here. They run side by
+    side: each is one rung, whose ladder has been run healthy before."""
+    found = Found()
+    grounds = {(axis, False): ground(axis, out) for axis in RUNGS if axis not in missing}
+    for each in grounds.values():
+        found.alarms += alarms(each, launcher, ("fail", "inconclusive"))
+    kinds = watched(launcher, out, grounds)
+    mutants = [mutant for axis, of_axis in kinds.items() for mutant in all_of(axis, of_axis)]
     if most is not None and len(mutants) > most:
-        mutants = random.Random(seed).sample(mutants, most)
-    scores: dict[str, Score] = {}
-    missed = []
-    for mutant in mutants:
-        score = scores.setdefault(mutant.operator, Score())
-        folder = out / mutant.id.replace(":", "_")
-        report = _planted(launcher, folder, mutant.axis, mutant.id)
-        if report["status"] == "fail":
-            score.caught += 1
-            named = {axis for broken in report["broken"] for axis in broken["axes"]}
-            score.blamed += report["blamed"] == "axis" and named == {mutant.axis.value}
-            seen = report["sentence"]
-        elif _equal(launcher, out, folder, mutant):
-            score.equivalent += 1
-            seen = "equivalent: every tensor of every rank has the same bits"
-        else:
-            score.missed += 1
-            missed.append(f"{mutant.id} changed something and gave: {report['sentence']}")
-            seen = f"MISSED {report['sentence']}"
-        note(f"{mutant.id:<48} {seen}")
-    return scores, missed
+        chosen = set(random.Random(seed).sample(range(len(mutants)), most))
+        mutants = [mutant for number, mutant in enumerate(mutants) if number in chosen]
+    for axis in dict.fromkeys(mutant.axis for mutant in mutants if mutant.dropout):
+        grounds[axis, True] = ground(axis, out, dropout=True)
+        # With dropout nothing can be compared: that is no alarm.
+        found.alarms += alarms(grounds[axis, True], launcher, ("fail",))
+
+    right = {each.name: Planting(each, out / f"kept_{each.name}", "") for each in grounds.values()}
+    for _ in plant(launcher, (keeping(each) for each in right.values())):
+        pass
+    plantings = {
+        mutant.id: Planting(grounds[mutant.axis, mutant.dropout], out / mutant.id.replace(":", "_"), mutant.id)
+        for mutant in mutants
+    }
+    by_id = {mutant.id: mutant for mutant in mutants}
+    rows: dict[str, dict[str, Any]] = {}
+    for done in plant(launcher, (keeping(each) for each in plantings.values())):
+        id = done.fault.partition(",")[0]
+        rows[id] = row(by_id[id], done, right[done.ground.name].folder / TENSORS)
+        shutil.rmtree(done.folder / TENSORS, ignore_errors=True)
+        note(line(rows[id]))
+    for id, mutant in by_id.items():
+        if id in rows:
+            count(found, mutant, rows[id])
+    return found
 
 
-def _planted(launcher: SharingLauncher, folder: Path, axis: Axis, fault: str) -> dict[str, Any]:
-    launcher.harmless = lambda setting: not setting.structural
-    try:
-        select = rung_of(axis).name
-        return ladder.report(matrix(axis), folder, launcher, fault=fault, select=select)
-    finally:
-        launcher.harmless = lambda setting: False
+def ground(axis: Axis, out: Path, *, dropout: bool = False) -> Ground:
+    name = f"{axis}_dropout" if dropout else f"{axis}"
+    setting = Setting.parse(RUNGS[axis])
+    matrix = {
+        "name": "mutants",
+        "steps": 3,
+        "recipe": "moe" if Axis.EP in setting else "gpt",
+        "options": {**SMALL, **({"dropout": DROPOUT} if dropout else {})},
+        "axes": {on.value: [value] for on, value in setting.items()},
+        "combine": {"mode": "singles", "include": [setting.name]},
+        "launch": {"cold_twin": False, "deadline": 60.0, "stall": 15.0},
+        "blame": {"budget": 0},
+    }
+    return Ground(name, matrix, setting.name, out / f"healthy_{name}")
 
 
-def _watched(launcher: SharingLauncher, out: Path, axis: Axis) -> list[str]:
-    """The kinds of collective in the groups of the axis, after a healthy run that others are compared with."""
-    ladder.report(matrix(axis), out / f"healthy_{axis}", launcher)
-    folder = out / f"watched_{axis}"
-    _planted(launcher, folder, axis, WATCH)
-    setting = rung_of(axis)
-    along = axis if SPEC[axis].devices else SPEC[axis].needs[0]
-    groups = {",".join(map(str, ranks)) for ranks in Layout(setting).groups(along)}
-    found: dict[str, None] = {}
-    for log in sorted((folder / "rungs" / setting.name).glob("rank-*.log")):
-        for line in log.read_text(encoding="utf-8", errors="replace").splitlines():
-            if line.startswith(f"{WATCH} ") and line.split()[2] in groups:
-                found[line.split()[1]] = None
-    return list(found)
+def alarms(ground: Ground, launcher: SharingLauncher, raised: tuple[str, ...]) -> list[str]:
+    report = ground.run_healthy(launcher)
+    return [f"{ground.name}: {each['id']} is {each['status']}" for each in report["rungs"] if each["status"] in raised]
 
 
-def _of(axis: Axis, kinds: list[str]) -> Iterator[Mutant]:
-    ranks = Layout(rung_of(axis)).world_size
+def keeping(planting: Planting) -> Planting:
+    """The same, where each rank leaves its tensors."""
+    kept = f"{KEEP}{(planting.folder / TENSORS).absolute()}"
+    return Planting(planting.ground, planting.folder, f"{planting.fault},{kept}" if planting.fault else kept)
+
+
+def row(mutant: Mutant, planting: Planting, right: Path) -> dict[str, Any]:
+    """What was seen of one mutant. One that is not caught is equivalent only if every tensor has the same bytes."""
+    report = judged(planting.folder)
+    named = {axis for broken in report["broken"] for axis in broken["axes"]}
+    caught = report["status"] == "fail"
+    return {
+        "id": mutant.id,
+        "planted_in": planting.ground.rung,
+        "caught": caught,
+        "equivalent": not caught and equal(right, planting.folder / TENSORS),
+        "blamed_rightly": caught and report["blamed"] == "axis" and named == mutant.guilty,
+        "checks": sorted({f["check"] for f in report["findings"] if f["status"] == "fail"}),
+        "sentence": report["sentence"],
+    }
+
+
+def line(row: Mapping[str, Any]) -> str:
+    seen = row["sentence"]
+    if row["equivalent"]:
+        seen = "equivalent: every tensor of every rank has the same bytes"
+    elif not row["caught"]:
+        seen = f"MISSED {seen}"
+    return f"{row['id']:<48} {seen}"
+
+
+def count(found: Found, mutant: Mutant, row: dict[str, Any]) -> None:
+    score = found.scores.setdefault(mutant.operator, Score())
+    score.caught += row["caught"]
+    score.blamed += row["blamed_rightly"]
+    score.equivalent += row["equivalent"]
+    found.rows.append(row)
+    if not row["caught"] and not row["equivalent"]:
+        score.missed += 1
+        found.missed.append(f"{mutant.id} changed something and gave: {row['sentence']}")
+
+
+def watched(launcher: SharingLauncher, out: Path, grounds: Mapping[tuple[Axis, bool], Ground]) -> dict[Axis, list[str]]:
+    """The kinds of collective in the groups of each axis."""
+    folders = {axis: out / f"watched_{axis}" for axis, _ in grounds}
+    for _ in plant(launcher, (Planting(ground, folders[axis], WATCH) for (axis, _), ground in grounds.items())):
+        pass
+    kinds: dict[Axis, list[str]] = {}
+    for (axis, _), ground in grounds.items():
+        words = (line.split() for line in ground.logs(folders[axis]) if line.startswith(f"{WATCH} "))
+        groups = {",".join(map(str, ranks)) for ranks in lines(axis)}
+        kinds[axis] = list(dict.fromkeys(kind for _, kind, ranks in words if ranks in groups))
+    return kinds
+
+
+def lines(axis: Axis) -> tuple[tuple[int, ...], ...]:
+    """The ranks of each group that the axis works in, where it is mutated."""
+    return Layout(Setting.parse(RUNGS[axis])).lines(axis)
+
+
+def all_of(axis: Axis, kinds: list[str]) -> Iterator[Mutant]:
+    """One for each kind of collective and operator, and one for each operator on states."""
+    two = all(len(ranks) == 2 for ranks in lines(axis))
     for operator, possible in COLLECTIVES.items():
         for kind in possible:
-            if kind in kinds and not (operator == "wrong_group" and ranks == 2):  # of two ranks that is a drop
+            if kind in kinds and not (operator == "wrong_group" and two):  # of two ranks that is a drop
                 yield Mutant(id=f"mutant:{operator}:{axis}:{kind}", operator=operator, axis=axis)
     for operator in STATES:
         yield Mutant(id=f"mutant:{operator}:{axis}", operator=operator, axis=axis)
 
 
-def _equal(launcher: SharingLauncher, out: Path, folder: Path, mutant: Mutant) -> bool:
-    """Full gradients and weights of all ranks and steps, with and without the mutant, byte for byte."""
-    right, wrong = (out / f"tensors_{mutant.axis}").absolute(), (folder / "tensors").absolute()
-    if not right.exists():
-        _planted(launcher, out / f"kept_{mutant.axis}", mutant.axis, f"{KEEP}{right}")
-    _planted(launcher, folder / "kept", mutant.axis, f"{mutant.id},{KEEP}{wrong}")
-    names = sorted(path.name for path in right.iterdir())
-    if not names or names != sorted(path.name for path in wrong.iterdir()):
+def equal(right: Path, wrong: Path) -> bool:
+    """Full gradients, weights, buffers and optimizer state of all ranks and steps, byte for byte."""
+    names = sorted(path.name for path in right.iterdir()) if right.is_dir() else []
+    if not names or not wrong.is_dir() or names != sorted(path.name for path in wrong.iterdir()):
         return False
     _, differ, lost = filecmp.cmpfiles(right, wrong, names, shallow=False)
     return not differ and not lost

@@ -6,13 +6,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from dist_checks.axes import Setting
-from dist_checks.launching import PRELOAD, slots_of_cores
+from dist_checks.axes import Axis, Setting
+from dist_checks.launching import PRELOAD, PRELOAD_DEEPSPEED, slots_of_cores
 from dist_checks.matrix import ConfigError
-from dist_checks.selftest import catalogue, ladder
+from dist_checks.selftest import catalogue, innocents, ladder
+from dist_checks.selftest import healthy as rowing
 from dist_checks.selftest import limits as limiting
 from dist_checks.selftest import mutants as mutating
 from dist_checks.selftest.catalogue import Planted, blame_list
@@ -79,10 +81,14 @@ class SelfTest:
     """Healthy rungs that did not pass."""
     seconds: float
     mutants: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    each_mutant: tuple[Mapping[str, Any], ...] = ()
+    """What was seen of each of them."""
     missed: tuple[str, ...] = ()
     """Mutants that changed something and were not caught."""
     limits: tuple[Limit, ...] = ()
     """Perturbations around the sizes that reports state."""
+    healthy: Mapping[str, Any] = field(default_factory=dict)
+    """Of the row of healthy rungs: how many, over how many seeds, and how near they came to the limits."""
 
     @property
     def holds(self) -> bool:
@@ -97,8 +103,10 @@ class SelfTest:
             "clean_runs": self.clean_runs,
             "false_alarms": list(self.false_alarms),
             "mutants": {operator: dict(counts) for operator, counts in self.mutants.items()},
+            "each_mutant": [dict(row) for row in self.each_mutant],
             "missed": list(self.missed),
             "limits": [asdict(limit) | {"holds": limit.holds} for limit in self.limits],
+            "healthy": dict(self.healthy),
             "seconds": round(self.seconds, 1),
         }
 
@@ -108,12 +116,14 @@ def run(
     *,
     faults: str = "",
     mutants: int | None = 0,
+    healthy: int = 0,
     sizes: bool = False,
     seed: int = 0,
     note: Callable[[str], None] = lambda line: None,
 ) -> SelfTest:
     """Plant the ``faults`` (ids with commas between them; all by default; ``none``), then as many ``mutants`` at most
-    (None: all of them), drawn by ``seed``; with ``sizes`` perturbations around the sizes that reports state.
+    (None: all of them), drawn by ``seed``; run as many ``healthy`` rungs, and with them what looks like a mistake and
+    is none; with ``sizes`` plant perturbations around the sizes that reports state.
 
     Every run is left in ``out``. ``note`` is told what happens. Raises ConfigError for faults that do not exist.
     """
@@ -123,7 +133,9 @@ def run(
 
         def launcher(hosts: int) -> SharingLauncher:
             if hosts not in launchers:
-                launchers[hosts] = stack.enter_context(SharingLauncher(_local(hosts)))
+                launchers[hosts] = stack.enter_context(
+                    SharingLauncher(_local(hosts, deepspeed=mutants != 0 or healthy > 0))
+                )
             return launchers[hosts]
 
         chosen = catalogue.choose(catalogue.read(launcher(1), out / "catalogue"), faults)
@@ -139,27 +151,40 @@ def run(
                 except ConfigError as error:  # its own ladder is wrong: that is no reason to try no other
                     rows.append(Row(fault=fault, sentence=str(error)))
             note(line(rows[-1]))
+        row = rowing.Healthy()
+        if healthy:
+            clean.alarms += innocents.run(launcher(1), out / "innocents", note=note)
+            row = rowing.run(launcher(1), out / "row", rungs=healthy, deepspeed=not lacking(), note=note)
+            clean.alarms += row.alarms
         limits = limiting.run(launcher(1), out / "limits", note=note) if sizes else []
-        scores: dict[str, mutating.Score] = {}
-        missed: list[str] = []
+        found = mutating.Found()
         if mutants != 0:
-            scores, missed = mutating.run(launcher(1), out / "mutants", most=mutants, seed=seed, note=note)
+            found = mutating.run(launcher(1), out / "mutants", most=mutants, seed=seed, missing=lacking(), note=note)
     return SelfTest(
         rows=tuple(rows),
         clean_runs=sum(launcher.healthy for launcher in launchers.values()),
-        false_alarms=tuple(clean.alarms),
+        false_alarms=(*clean.alarms, *found.alarms),
         seconds=time.monotonic() - began,
-        mutants={operator: score.to_json() for operator, score in scores.items()},
-        missed=tuple(missed),
+        mutants={operator: score.to_json() for operator, score in sorted(found.scores.items())},
+        each_mutant=tuple(found.rows),
+        missed=tuple(found.missed),
         limits=tuple(limits),
+        healthy=row.to_json() if healthy else {},
     )
 
 
-def _local(hosts: int) -> Launcher:
+def lacking() -> tuple[Axis, ...]:
+    """Axes whose package is not installed here."""
+    return () if find_spec("deepspeed") else (Axis.ZERO,)
+
+
+def _local(hosts: int, *, deepspeed: bool) -> Launcher:
     def nodes(job: Job) -> Sequence[str]:
         return [f"n{rank // PER_HOST}" for rank in range(job.world_size)]
 
-    return LocalLauncher(slots=slots_of_cores(), preload=PRELOAD, nodes=nodes if hosts > 1 else None)
+    # Every rank that needs DeepSpeed would import it for seconds.
+    preload = (*PRELOAD, PRELOAD_DEEPSPEED) if deepspeed and not lacking() else PRELOAD
+    return LocalLauncher(slots=slots_of_cores(), preload=preload, nodes=nodes if hosts > 1 else None)
 
 
 class _Clean:
@@ -230,7 +255,8 @@ def sentence(test: SelfTest) -> str:
     tried = [row for row in test.rows if not row.skipped]
     skipped = [row for row in test.rows if row.skipped]
     held = sum(row.holds for row in tried)
-    words = f"{held} of {len(tried)} faults caught and blamed rightly, {test.clean_runs} healthy rungs"
+    words = f"{held} of {len(tried)} faults caught and blamed rightly, " if test.rows else ""
+    words += f"{test.clean_runs} healthy rungs"
     words += f" with {len(test.false_alarms) or 'no'} false alarm{'s' * (len(test.false_alarms) != 1)}"
     if test.mutants:
         counts = [sum(each[kind] for each in test.mutants.values()) for kind in ("caught", "equivalent", "missed")]
@@ -239,4 +265,4 @@ def sentence(test: SelfTest) -> str:
         words += f", {sum(limit.holds for limit in test.limits)} of {len(test.limits)} stated sizes confirmed"
     if skipped:
         words += "; SKIP " + ", ".join(f"{row.fault.id} ({row.skipped})" for row in skipped)
-    return f"{'PASS' if test.holds and (tried or test.mutants or test.limits) else 'FAIL'} {words}"
+    return f"{'PASS' if test.holds and (tried or test.mutants or test.limits or test.healthy) else 'FAIL'} {words}"

@@ -57,6 +57,8 @@ class Trainer:
         self.full_rates = [group["lr"] for group in self.optimizer.param_groups]
         self.scaler = self.make_scaler()
         rng.seed_rank(world)
+        self.micro_losses: list[float] = []
+        """Of each micro-batch of the step, per target; empty where a schedule runs them."""
         self.probe = attach(
             self.model,
             self.optimizer,
@@ -121,6 +123,7 @@ class Trainer:
             printed_loss=None if loss_sum is None else self.mean_loss(loss_sum, total),
             loss_scale=loss_scale if self.scales_loss else None,
             skipped=skipped,
+            micro_losses=self.micro_losses,
         )
 
     # What is read
@@ -147,10 +150,12 @@ class Trainer:
     ) -> float | None:
         """Adds up the gradients of all micro-batches of a step; returns the sum of their losses over targets, None on
         a rank that has no loss."""
-        loss_sum = 0.0
-        for number, (ids, batch) in enumerate(zip(micro_batches, batches, strict=True), start=1):
-            loss_sum += self.micro_step(epoch, ids, batch, total, last=number == len(batches))
-        return loss_sum
+        sums = [
+            self.micro_step(epoch, ids, batch, total, last=number == len(batches))
+            for number, (ids, batch) in enumerate(zip(micro_batches, batches, strict=True), start=1)
+        ]
+        self.micro_losses = [each / batch.count for each, batch in zip(sums, batches, strict=True) if batch.count]
+        return sum(sums)
 
     def micro_step(self, epoch: int, ids: Sequence[int], batch: Batch, total: int, last: bool) -> float:
         """Adds the gradient of one micro-batch; returns the sum of its loss over targets."""

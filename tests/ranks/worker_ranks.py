@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +65,7 @@ class Keeper(Probe):
         printed_loss: float | None = None,
         loss_scale: float | None = None,
         skipped: bool = False,
+        micro_losses: Iterable[float] = (),
     ) -> None:
         self.kept["weights"].append({n: full(p) for n, p in self.named().items()})
         self.kept["losses"].append(printed_loss)

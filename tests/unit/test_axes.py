@@ -84,3 +84,10 @@ def test_tensor_parallel_ranks_are_next_to_each_other() -> None:
 def test_a_rung_survives_json(setting: Setting) -> None:
     rung = Rung(id=setting.name, role=Role.RUNG, setting=setting, precision="fp64", seed=0, steps=3, reference="single")
     assert Rung.from_json(rung.to_json()) == rung
+
+
+def test_an_axis_works_in_its_own_groups_or_in_those_of_what_it_needs() -> None:
+    layout = Layout(Setting.parse("dp_replicate2+tp2+sp+accum5"))
+    assert layout.lines(Axis.TP) == layout.lines(Axis.SP) == ((0, 1), (2, 3))
+    assert layout.lines(Axis.DP_REPLICATE) == ((0, 2), (1, 3))
+    assert set(layout.lines(Axis.ACCUM)) == {(0, 1), (2, 3), (0, 2), (1, 3)}

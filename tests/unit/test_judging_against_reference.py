@@ -32,6 +32,29 @@ def test_initial_weights_that_differ_everywhere_are_not_comparable(tmp_path: Pat
     assert judgement.verdict.blamed is Blamed.NOT_COMPARABLE
 
 
+def test_initial_weights_that_changed_places_are_a_fault(tmp_path: Path) -> None:
+    class Swapped(Tamper):
+        def initial(self, rank: int, name: str, x: np.ndarray) -> np.ndarray:
+            return np.roll(x, 1, axis=0) if name == "down.weight" else x
+
+    found = sees(tmp_path, "initial_weights", SHARD, Swapped())
+    assert (found.step, found.tensor) == (-1, "down.weight")
+    assert "in other places" in found.message
+
+
+def test_one_bit_of_an_initial_weight_is_a_fault_where_nothing_was_rounded(tmp_path: Path) -> None:
+    class Flipped(Tamper):
+        def initial(self, rank: int, name: str, x: np.ndarray) -> np.ndarray:
+            if name == "down.weight" and rank == 1:
+                x = x.copy()
+                x[-1, -1] = np.nextafter(x[-1, -1], np.inf)
+            return x
+
+    found = sees(tmp_path, "initial_weights", SHARD, Flipped())
+    assert (found.step, found.tensor, found.observed) == (-1, "down.weight", 1.0)
+    assert "other bits" in found.message
+
+
 def test_forward_names_the_sample_and_the_block(tmp_path: Path) -> None:
     class Masked(Tamper):
         def output(self, step: int, rank: int, id: int, x: np.ndarray) -> np.ndarray:
@@ -323,6 +346,26 @@ def test_a_printed_loss_that_is_wrong_on_all_ranks(tmp_path: Path) -> None:
 
     found = sees(tmp_path, "loss", DP, Prints())
     assert found.scale == pytest.approx(1 / 3)
+
+
+def test_a_printed_loss_of_one_micro_batch_is_innocent(tmp_path: Path) -> None:
+    """huggingface/pytorch-image-models#2339; it is a mistake where no micro-batch has that loss."""
+
+    class Prints(Tamper):
+        losses: tuple[float, ...] = (3.0, 4.0)
+
+        def event(self, step: int, rank: int, event: dict[str, Any]) -> dict[str, Any]:
+            return event | {"printed_loss": 4.0, "micro_losses": list(self.losses)}
+
+    judgement, id = judged(tmp_path / "one", ACCUM, Prints())
+    (found,) = of(judgement, id, "loss")
+    assert found.status is Status.PASS
+    assert "is not the loss of the batch" in found.message
+
+    class Wrong(Prints):
+        losses = (3.0, 5.0)
+
+    assert sees(tmp_path / "none", "loss", ACCUM, Wrong()).observed == 4.0
 
 
 def test_a_printed_loss_of_the_rank_itself_is_innocent(tmp_path: Path) -> None:

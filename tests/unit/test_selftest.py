@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from dist_checks import session
-from dist_checks.axes import Setting
+from dist_checks.axes import Axis, Setting
 from dist_checks.matrix import ConfigError, parse
-from dist_checks.selftest import catalogue, ladder, mutants
+from dist_checks.rung import Role, Rung
+from dist_checks.selftest import catalogue, healthy, ladder, mutants
 from dist_checks.selftest.catalogue import Planted
 from dist_checks.selftest.run import Row, SelfTest, line, sentence
 from dist_checks.selftest.sharing import SharingLauncher
@@ -149,6 +150,68 @@ def test_each_mutant_of_the_list_is_one_that_ranks_know() -> None:
     for wrong in ("mutant:drop:dp_shard", "mutant:gone:tp", "mutant:drop:nothing:all_gather"):
         with pytest.raises(ValueError, match="there is no mutant"):
             planting.check(wrong)
+
+
+def test_one_mutant_for_each_axis_collective_and_operator() -> None:
+    of_tp = [mutant.id for mutant in mutants.all_of(Axis.TP, ["all_reduce"])]
+    assert len(of_tp) == len(set(of_tp))
+    assert "mutant:drop:tp:all_reduce" in of_tp
+    assert not any("wrong_group" in id for id in of_tp), "of two ranks that is a drop"
+    of_dp = [mutant.id for mutant in mutants.all_of(Axis.DP_SHARD, ["all_gather"])]
+    assert "mutant:wrong_group:dp_shard:all_gather" in of_dp
+    assert not any(id.endswith("reduce_scatter") for id in of_dp), "no such collective was seen"
+    for axis in mutants.RUNGS:
+        parse(mutants.ground(axis, Path()).given)
+
+
+@pytest.mark.parametrize(
+    ("axis", "guilty"),
+    [(Axis.TP, {"tp"}), (Axis.SP, {"sp"}), (Axis.ZERO, {"zero"}), (Axis.ACCUM, {"accum", "dp_replicate"})],
+)
+def test_a_mutant_is_to_be_blamed_on_its_axis(axis: Axis, guilty: set[str]) -> None:
+    assert mutants.Mutant(id="x", operator="drop", axis=axis).guilty == guilty
+
+
+def test_equivalent_means_that_every_byte_is_the_same(tmp_path: Path) -> None:
+    right, wrong = tmp_path / "right", tmp_path / "wrong"
+    for folder in (right, wrong):
+        folder.mkdir()
+        (folder / "rank-00000.tensors").write_bytes(b"1234")
+    assert mutants.equal(right, wrong)
+    (wrong / "rank-00000.tensors").write_bytes(b"1235")
+    assert not mutants.equal(right, wrong)
+    (wrong / "rank-00000.tensors").unlink()
+    assert not mutants.equal(right, wrong), "what was not kept proves nothing"
+    right.rename(tmp_path / "gone")
+    assert not mutants.equal(right, wrong)
+
+
+def test_the_row_of_healthy_rungs_has_every_axis_in_every_precision() -> None:
+    ladders = list(healthy.matrices(200, deepspeed=True))
+    assert [given["seeds"] for given in ladders] == [[seed] for seed in range(10)]
+    seen: set[tuple[str, str]] = set()
+    for given in ladders:
+        parse(given)
+        for names in (given["combine"]["include"], given["also"][0]["combine"]["include"]):
+            for setting in map(Setting.parse, names):
+                precision = str(setting.get(Axis.PRECISION, "fp64"))
+                seen |= {(axis.value, precision) for axis in setting}
+    axes = {axis.value for axis in Axis} - {"custom", "precision", "compile", "resume"}
+    wanted = {(axis, precision) for axis in axes for precision in healthy.PRECISIONS}
+    # DeepSpeed's are in float32 where the others are in float64; torch's own is not.
+    assert wanted <= seen | {("zero", "fp32")}
+    assert ("compile", "fp64") in seen
+
+
+def test_margins_are_shares_of_what_is_allowed() -> None:
+    margins = healthy.Margins()
+    rung = Rung(id="tp2", role=Role.RUNG, setting=Setting({"tp": 2}), precision="bf16", seed=0, steps=1)
+    for observed in (1.0, 2.0, 3.0):
+        margins.add(rung, {"check": "gradients", "observed": observed, "allowed": 4.0}, f"seed {observed}")
+    margins.add(rung, {"check": "replicas", "observed": 0.0, "allowed": 0.0}, "seed 0")
+    (row,) = margins.rows()
+    assert (row["rungs"], row["half"], row["largest"], row["where"]) == (3, 0.5, 0.75, "seed 3.0")
+    assert "| bf16 | rung | gradients | 3 |" in healthy.table(margins.rows())
 
 
 def test_an_interrupted_ladder_ends_the_self_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,8 @@ from dist_checks.trace import BEFORE
 
 
 def check(view: RungView) -> Iterator[Finding]:
-    """Where they differ and replicas agree, nothing is broken, but nothing can be compared either."""
+    """Where they differ and replicas agree, nothing is broken, but nothing can be compared either: ranks have drawn
+    other numbers. The same numbers in other places are no such draw, nor is a bit."""
     writer = view.writer("initial_weights")
     if view.is_truth:
         yield writer.skipped(view.no_yard)
@@ -25,6 +26,26 @@ def check(view: RungView) -> Iterator[Finding]:
         yield writer.unseen(f"no initial weights were recorded both here and in {view.yard.rung.id}: {because}")
     elif not replicas_agree(view.own):
         yield writer.skipped("replicas start from different weights: see replicas")
+    elif found.moved:
+        yield writer.failed(
+            f"initial {found.first} has the numbers of {view.yard.rung.id} in other places: {found.observed:.1e} "
+            f"apart, and its norm is the same ({found.different} of {found.compared} tensors). Parts have changed "
+            "places, or are read in another order",
+            step=BEFORE,
+            tensor=found.first,
+            observed=found.observed,
+            allowed=found.allowed,
+        )
+    elif found.other_bits and not found.different:
+        name = found.other_bits[0]
+        yield writer.failed(
+            f"initial {name} is of the same type as that of {view.yard.rung.id} and has other bits "
+            f"({len(found.other_bits)} of {found.compared} tensors): something has changed it after it was made",
+            step=BEFORE,
+            tensor=name,
+            observed=float(len(found.other_bits)),
+            allowed=0.0,
+        )
     elif not found.different:
         yield writer.passed(
             f"{found.compared} initial weights and buffers are those of {view.yard.rung.id}",

@@ -130,7 +130,9 @@ def stale_buffer(call: Call, memory: Memory) -> Any:
 
 
 def permuted(call: Call, memory: Memory) -> Any:
-    """What the ranks of a group gave comes back in another order."""
+    """What the ranks of a group gave comes back in another order, or each gets what is another one's."""
+    if call.kind == "reduce_scatter":
+        return exchanged(call)
     work = call.run()
     parts = [x.clone() for x in call.outputs]
     if call.kind == "all_to_all":
@@ -141,6 +143,15 @@ def permuted(call: Call, memory: Memory) -> Any:
         if output.shape == other.shape:
             output.copy_(other)
     return work
+
+
+def exchanged(call: Call) -> Any:
+    """Each rank gets the part of its mirror image: parts change places before they are added up."""
+    kept = [x.clone() for x in call.inputs]
+    for tensor, other in zip(call.inputs, reversed(kept), strict=True):
+        if tensor.shape == other.shape:
+            tensor.copy_(other)
+    return call.run()
 
 
 def _floats(call: Call) -> list[Tensor]:
@@ -156,6 +167,6 @@ OPERATORS: dict[str, tuple[Operator, tuple[str, ...]]] = {
     "wrong_scale": (wrong_scale, EVERY),
     "one_step_late": (one_step_late, EVERY),
     "stale_buffer": (stale_buffer, EVERY),
-    "permuted": (permuted, ("all_gather", "all_to_all")),
+    "permuted": (permuted, ("all_gather", "all_to_all", "reduce_scatter")),
 }
 """By name: what it does, and the kinds of collective that it can be done to."""

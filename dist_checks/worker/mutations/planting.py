@@ -7,10 +7,10 @@ from pathlib import Path
 
 import torch
 
-from dist_checks.axes import SPEC, Axis, Layout
+from dist_checks.axes import Axis
 from dist_checks.rung import Rung
 from dist_checks.worker.loop import Trainer
-from dist_checks.worker.mutations import group, keeping, states
+from dist_checks.worker.mutations import group, innocents, keeping, states
 from dist_checks.worker.mutations.operators import EVERY, OPERATORS, Memory
 
 PREFIX = "mutant:"
@@ -18,13 +18,15 @@ KEEP = "mutant:keep:"
 """Changes nothing: each rank leaves the bytes of its tensors in the folder that follows."""
 SCALED = "mutant:scaled:"
 """``mutant:scaled:1.0004:blocks.0.attention.q.weight``: one gradient times a number, on every rank of several."""
+INNOCENT = "mutant:innocent:"
+"""``mutant:innocent:local_loss_printed``: what looks like a mistake and is none."""
 WATCH = "mutant:watch"
 """Changes nothing: each rank prints which collectives go through groups of which ranks."""
 
 
 def check(id: str) -> None:
     """Raises ValueError where there is no such mutant."""
-    if id == WATCH or id.startswith((KEEP, SCALED)):
+    if id == WATCH or id.startswith((KEEP, SCALED)) or id.removeprefix(INNOCENT) in innocents.INNOCENTS:
         return
     parts = id.removeprefix(PREFIX).split(":")
     if len(parts) == 3 and parts[0] in OPERATORS and parts[1] in list(Axis) and parts[2] in OPERATORS[parts[0]][1]:
@@ -46,6 +48,9 @@ def plant(id: str, rung: Rung) -> None:
     if id.startswith(SCALED):
         factor, _, name = id.removeprefix(SCALED).partition(":")
         states.scaled(float(factor), name, rung)
+        return
+    if id.startswith(INNOCENT):
+        innocents.INNOCENTS[id.removeprefix(INNOCENT)](rung)
         return
     if id.startswith(KEEP):
         keeping.plant(Path(id.removeprefix(KEEP)))
@@ -79,7 +84,7 @@ def watch() -> None:
 def collective(name: str, axis: Axis, kind: str, rung: Rung) -> None:
     """Every collective of ``kind`` in a group of ``axis``, from the first step on."""
     operator, memory = OPERATORS[name][0], Memory()
-    groups = set(groups_of(axis, rung.layout))
+    groups = set(rung.layout.lines(axis))
     started = False
     right = Trainer.step
 
@@ -99,9 +104,3 @@ def collective(name: str, axis: Axis, kind: str, rung: Rung) -> None:
 
     Trainer.step = step  # type: ignore[method-assign]  # that is what planting means
     group.install(changed)
-
-
-def groups_of(axis: Axis, layout: Layout) -> tuple[tuple[int, ...], ...]:
-    """The ranks of each group along the axis, or along those that it works on: sp on tp, zero on replicas."""
-    along = axis if SPEC[axis].devices else SPEC[axis].needs[0]
-    return layout.groups(along)
