@@ -68,7 +68,8 @@ def _undecided(broken: Broken, outcomes: Sequence[Outcome]) -> str:
         if outcome is None:
             missing.append(f"{near.name}{of_recipe} was not run: it would decide")
         elif outcome.status is not Status.PASS:
-            missing.append(f"{near.name}{of_recipe} is {outcome.status}")
+            again = "" if outcome.status is Status.FAIL else ": run again, it would decide"
+            missing.append(f"{near.name}{of_recipe} is {outcome.status}{again}")
     return ", ".join(missing) or "its reruns disagree"
 
 

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from dist_checks import pipeline
 from dist_checks.axes import Axis
+from dist_checks.judging.factors import in_numbers
 from dist_checks.judging.logical import Key
 from dist_checks.judging.seen import Seen
-from dist_checks.judging.signatures import in_numbers
 from dist_checks.judging.view import RungView
 from dist_checks.trace import BUCKETS, NO_ITEM, Kind
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from dist_checks.judging.logical import Full, Records, full, records
+import numpy as np
+
+from dist_checks.judging.logical import Floats, Full, Records, full, records
 from dist_checks.judging.reading import Trace
 from dist_checks.rung import Rung
 from dist_checks.trace import Kind
@@ -29,6 +31,16 @@ class Seen:
             degrees = {axis.value: degree for axis, degree in self.rung.layout.degrees.items()}
             self._full[kind] = full(self.trace, self.records(kind), degrees)
         return self._full[kind]
+
+    def largest(self, kind: Kind) -> Floats:
+        """Largest magnitude of each full tensor."""
+        given = self.records(kind)
+        out = np.zeros(len(given.starts))
+        for rank in np.unique(given.rank).tolist():
+            at = np.flatnonzero(given.rank == rank)
+            digests = self.trace.by_rank[rank].digests.take(given.record[at])
+            np.maximum.at(out, given.full[at], digests["largest"])
+        return out
 
     def skipped(self, step: int) -> bool:
         """The loss scaler left the step out."""

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import itertools
-import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 
-from dist_checks import pipeline
 from dist_checks.axes import SPEC, Axis
+from dist_checks.judging import displaced
 from dist_checks.judging.comparison import Comparison
+from dist_checks.judging.factors import Factor, factors, in_numbers, power_of_two
 from dist_checks.judging.logical import Floats, Full, Ints, Key, Records
 from dist_checks.judging.tolerance import worse
 from dist_checks.judging.verdict import Explanation
 from dist_checks.judging.view import RungView
+from dist_checks.judging.words import subject
 from dist_checks.trace import NO_ITEM, Kind
 
 SNAP = 0.02
@@ -30,65 +29,13 @@ def explain(view: RungView, kind: Kind, found: Comparison, rows: Rows) -> Explan
         scaled(view, kind, found, rows)
         or pieces(view, kind, found, rows)
         or term(view, kind, found, rows)
-        or late(view, kind, found, rows)
+        or displaced.late(view, kind, found, rows)
+        or displaced.late_parts(view, kind, found, rows)
+        or displaced.rearranged(view, kind, found, rows)
     )
 
 
-def subject(kind: Kind, count: int, of: int, *, past: bool = False) -> str:
-    """``every gradient is``, ``1 gradient of 40 is``, ``3 of 40 gradients are``."""
-    word = kind.value.replace("_", " ")
-    one, many = ("was", "were") if past else ("is", "are")
-    if count == of:
-        return f"every {word} {one}"
-    return f"1 {word} of {of} {one}" if count == 1 else f"{count} of {of} {word}s {many}"
-
-
 # Everything is a constant factor too large or too small
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Factor:
-    value: float
-    words: str
-
-
-def factors(view: RungView, step: int) -> Iterator[Factor]:
-    """What a gradient is off by when a division is forgotten or done twice; the simplest first."""
-    numbers = _numbers(view, step)
-    for name, x in numbers.items():
-        yield Factor(value=x, words=f"not divided by {name} ({x:g})")
-        yield Factor(value=1 / x, words=f"divided by {name} ({x:g}) once too often")
-    for name, x in numbers.items():
-        yield Factor(value=math.sqrt(x), words=f"off by the square root of {name} ({x:g})")
-        yield Factor(value=1 / math.sqrt(x), words=f"off by 1 / the square root of {name} ({x:g})")
-    for (one, x), (two, y) in itertools.permutations(numbers.items(), 2):
-        yield Factor(value=x / y, words=f"off by {one} / {two} ({x:g} / {y:g})")
-    for (one, x), (two, y) in itertools.combinations(numbers.items(), 2):
-        yield Factor(value=x * y, words=f"divided neither by {one} ({x:g}) nor by {two} ({y:g})")
-        yield Factor(value=1 / (x * y), words=f"divided by {one} ({x:g}) and {two} ({y:g}) once too often")
-    yield Factor(value=-1.0, words="its sign is flipped")
-
-
-def in_numbers(view: RungView, step: int, ratio: float, precision: float = 1e-3) -> str:
-    """What a ratio may come from, where it is one of the rung's numbers; else an empty string."""
-    near = (f.words for f in factors(view, step) if abs(ratio - f.value) <= precision * abs(f.value))
-    return next(near, "")
-
-
-def _numbers(view: RungView, step: int) -> dict[str, float]:
-    """The rung's own numbers that are not 1, by name; of equal ones the first, so the simplest suspect, is named."""
-    setting, layout = view.rung.setting, view.layout
-    found = {axis.value: setting.degree(axis) for axis in setting if SPEC[axis].takes == "degree"}
-    found["the micro-batches of pp"] = pipeline.micro_batches(setting)
-    found |= {"dp": layout.data_size, "the world size": layout.world_size}
-    scale = next((rank.steps.get(step, {}).get("loss_scale") for rank in view.trace.ranks), None)
-    if scale:
-        found["the loss scale"] = scale
-    out: dict[str, float] = {}
-    for name, number in found.items():
-        if number != 1 and number not in out.values():
-            out[name] = float(number)
-    return out
 
 
 def scaled(view: RungView, kind: Kind, found: Comparison, rows: Rows) -> Explanation | None:
@@ -102,7 +49,7 @@ def scaled(view: RungView, kind: Kind, found: Comparison, rows: Rows) -> Explana
     step = int(found.step[rows[0]])
     before = worse(found.observed[rows])
     candidates = [f for f in factors(view, step) if abs(f.value - fitted) <= SNAP * abs(f.value)]
-    for factor in (*candidates, Factor(value=fitted, words="")):
+    for factor in (*candidates, *power_of_two(fitted), Factor(value=fitted, words="")):
         left = _left_after_scaling(view, kind, found, rows, factor.value)
         if factor.value and (left <= abs(factor.value) * found.allowed[rows]).all():
             at_step = int((found.step == step).sum())
@@ -253,27 +200,3 @@ def term(view: RungView, kind: Kind, found: Comparison, rows: Rows) -> Explanati
             after=worse(left / found.unit[rows]),
         )
     return None
-
-
-# What is right, but a step late
-
-
-def late(view: RungView, kind: Kind, found: Comparison, rows: Rows) -> Explanation | None:
-    """Each tensor is what the reference had in the step before: a buffer that was reduced and not waited for, or one
-    that was used again (deepspeedai/DeepSpeed PR#7965)."""
-    assert view.yard is not None
-    mine, yard = view.own.full(kind), view.yard.full(kind)
-    before = [
-        yard.rows.get(Key(key.name, key.step - 1, key.item)) for key in (found.keys[row] for row in rows.tolist())
-    ]
-    if any(row is None for row in before):
-        return None
-    left = np.sqrt(np.square(mine.sketch[found.rows[rows]] - yard.sketch[np.array(before, np.int64)]).sum(1))
-    if not (left <= found.allowed[rows]).all():
-        return None
-    at_step = int((found.step == found.step[rows[0]]).sum())
-    return Explanation(
-        sentence=f"{subject(kind, len(rows), at_step)} that of the step before: a step late",
-        before=worse(found.observed[rows]),
-        after=worse(left / found.unit[rows]),
-    )

@@ -21,7 +21,8 @@ from dist_checks.rung import Rung
 from dist_checks.trace import BEFORE, Kind
 
 SAME_DRAWS = frozenset({Axis.CKPT_ACT, Axis.FUSED, Axis.PRECISION, Axis.CUSTOM})
-"""Axes under which one device draws the random numbers of the reference, in its order."""
+"""Axes under which one device draws the random numbers of the reference, in its order. A recipe may name more
+(``Recipe.masks_alike``)."""
 
 
 @dataclass(frozen=True)
@@ -148,7 +149,8 @@ class RungView:
     @cached_property
     def not_comparable(self) -> str:
         """Why comparing with the yard says nothing; empty where it does."""
-        redrawn = [axis.value for axis in self.rung.setting if axis not in SAME_DRAWS]
+        alike = {*SAME_DRAWS, *(self.recipe.get("masks_alike") or ())}
+        redrawn = [axis.value for axis in self.rung.setting if axis not in alike]
         if self.yard is self.reference and Axis.COMPILE in self.rung.setting:
             redrawn.remove(Axis.COMPILE.value)  # both draw as compiled code does
         if self.dropout and redrawn:

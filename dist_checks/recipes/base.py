@@ -76,6 +76,9 @@ class Recipe(ABC):
     samples: int
     """Number of samples of an epoch; their ids are 0 to samples - 1."""
     dropout: float = 0.0
+    masks_alike: tuple[str, ...] = ()
+    """Axes of several ranks under which dropout masks the elements that it masks on one device, so that they can be
+    compared: the ranks draw the same numbers, each for whole tensors."""
 
     @abstractmethod
     def model(self) -> nn.Module:

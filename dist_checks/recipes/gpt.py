@@ -161,6 +161,8 @@ class GPTRecipe(Recipe):
 
     name = "gpt"
     classes = VOCABULARY
+    masks_alike = ("tp",)
+    """Only the residual stream is masked, and that is whole on every rank."""
 
     def __init__(
         self,

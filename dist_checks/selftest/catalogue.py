@@ -35,7 +35,7 @@ class Planted:
     hosts: int
     needs: tuple[str, ...]
     missing: tuple[str, ...] = field(default=())
-    """Of what it needs, what this machine does not have."""
+    """Of what it needs, what this machine does not have, in words."""
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
@@ -56,10 +56,10 @@ class Planted:
             options = {**SMALL, **options}
         return {
             "name": "selftest",
-            "steps": 3,
-            "launch": {"cold_twin": False, "deadline": 120.0, "stall": 20.0},
+            "steps": 2,
             "blame": {"budget": 4 if self.blamed == "race" else 2},
             **given,
+            "launch": {"cold_twin": False, "deadline": 120.0, "stall": 60.0, **given.get("launch", {})},
             "options": options,
         }
 
@@ -82,7 +82,9 @@ def blame_list(blamed: str | None, sets: list[list[str]]) -> list[str]:
 
 
 def _smallest(axes: tuple[str, ...]) -> dict[str, Any]:
-    """A ladder of the axes and those that they need, at the first values that the built-in one tries."""
+    """A ladder of the axes and those that they need, at the first values that the built-in one tries, with another one
+    that must stay right. Singles will do where one axis is to be named; where it takes several, each has to pass alone.
+    """
     wanted = dict.fromkeys(Axis(axis) for axis in axes)
     for axis in tuple(wanted):
         wanted |= dict.fromkeys(SPEC[axis].needs)
@@ -90,7 +92,10 @@ def _smallest(axes: tuple[str, ...]) -> dict[str, Any]:
         axis.value: list(SPEC[axis].default) if SPEC[axis].takes == "choice" else [SPEC[axis].default[0]]
         for axis in wanted
     }
-    return {"axes": values, **({"recipe": "moe"} if Axis.EP in wanted else {})}
+    other = Axis.DP_REPLICATE if Axis.ACCUM in wanted else Axis.ACCUM
+    given = {"axes": {other.value: list(SPEC[other].default), **values}}
+    mode = {"combine": {"mode": "singles"}} if len(axes) == 1 else {}
+    return {**given, **mode, **({"recipe": "moe"} if Axis.EP in wanted else {})}
 
 
 def read(launcher: Launcher, folder: Path) -> list[Planted]:

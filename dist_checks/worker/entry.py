@@ -6,7 +6,7 @@ import importlib.util
 import json
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Container, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
@@ -109,10 +109,17 @@ def catalogue(payload: Mapping[str, Any]) -> None:
     from dist_checks.worker import faults
 
     rows = [
-        fault.to_json() | {"missing": [name for name in fault.needs if find_spec(name) is None]}
+        fault.to_json() | {"missing": missing(fault.needs, {axis for each in fault.axes for axis in each})}
         for fault in faults.FAULTS
     ]
     (Path(payload["folder"]) / "catalogue.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+
+
+def missing(packages: Iterable[str], axes: Container[Axis]) -> list[str]:
+    """What this machine lacks of what a fault needs, in words."""
+    lacking = [f"{name} is not installed" for name in packages if find_spec(name) is None]
+    reason = compile.missing() if Axis.COMPILE in axes else ""
+    return lacking + ([f"compile {reason}"] if reason else [])
 
 
 def describe(payload: Mapping[str, Any]) -> None:
@@ -154,4 +161,5 @@ def _of_recipe(recipe: Recipe) -> dict[str, Any]:
         "experts": [f"{path}.{name}" for path, module in experts.items() for name, _ in module.named_parameters()],
         "stages": recipe.most_stages,
         "dropout": recipe.dropout,
+        "masks_alike": list(recipe.masks_alike),
     }

@@ -247,4 +247,5 @@ def test_a_recipe_describes_itself(tmp_path: Path) -> None:
         "custom": {},
         "missing": {},
         "dropout": 0.0,
+        "masks_alike": ["tp"],
     }

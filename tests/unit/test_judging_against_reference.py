@@ -74,7 +74,7 @@ def test_forward_names_the_sample_and_the_block(tmp_path: Path) -> None:
         (TP, 2**0.5, "the square root of tp (2)"),
         (ACCUM, -1.0, "its sign is flipped"),
         (TP, 1.37, "every gradient is 1.37 x the reference"),
-        (ALL, 1.5, "off by dp_replicate / tp (3 / 2)"),
+        (ALL, 1.5, "off by dp_replicate / tp or accum (3 / 2)"),
     ],
 )
 def test_gradients_explains_factors(tmp_path: Path, setting: Any, factor: float, words: str) -> None:

@@ -49,7 +49,8 @@ def test_it_expects_the_sets_whose_axes_are_on_the_ladder() -> None:
 
 def test_a_fault_without_a_ladder_gets_the_smallest_one() -> None:
     axes = replace(FAULT, planted_in=None, sets=(("sp",),)).matrix()["axes"]
-    assert axes == {"tp": [2], "sp": [True]}
+    assert axes == {"accum": [5], "tp": [2], "sp": [True]}, "with one that must stay right"
+    assert "dp_replicate" in replace(FAULT, planted_in=None, sets=(("accum",),)).matrix()["axes"]
     assert parse(replace(FAULT, planted_in=None, sets=(("zero",),)).matrix())
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dist_checks.judging.factors import in_numbers
 from dist_checks.judging.logical import Full, Ints, Key
-from dist_checks.judging.signatures import in_numbers
 from dist_checks.judging.tolerance import EPS, MILDEST_FAULT, eps_of, within
 from dist_checks.judging.verdict import Finding
 from dist_checks.judging.view import RungView, Writer

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from dist_checks.judging.factors import in_numbers
 from dist_checks.judging.losses import Loss, losses
-from dist_checks.judging.signatures import in_numbers
 from dist_checks.judging.tolerance import EPS, Rule, within
 from dist_checks.judging.verdict import Finding
 from dist_checks.judging.view import RungView, Writer

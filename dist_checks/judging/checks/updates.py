@@ -114,44 +114,42 @@ def _groups(view: RungView) -> list[_Group]:
 
 
 def _still(view: RungView, writer: Writer, mine: Full) -> Finding | None:
-    """Weights that have a gradient and stay where they were, bit for bit."""
-    gradients = view.own.full(Kind.GRADIENT)
+    """Weights that have a gradient and stay where they were, bit for bit, in the first step in which there are any."""
+    steps = [s for s in mine.steps if not view.own.skipped(s) and max(_rates(view, s), default=0.0) > 0]
     theirs = moves(view.yard) if view.yard is not None else None
-    covered = {name for group in _groups(view) for name in group.names}
-    step = next((s for s in mine.steps if not view.own.skipped(s) and max(_rates(view, s), default=0.0) > 0), None)
-    if step is None:
-        return None
-    rows = mine.at(step)
-    total = float(np.sqrt(gradients.sum_squares[gradients.at(step)].sum()))
+    for step in steps:
+        if names := _still_at(view, mine, theirs, step):
+            covered = {name for group in _groups(view) for name in group.names}
+            uncovered = [name for name in names if name not in covered]
+            why = f"; {len(uncovered)} of them are in no group of the optimizer" if uncovered else ""
+            why += f"; frozen since then: they moved at step {step - 1}" if step != steps[0] else ""
+            return writer.failed(
+                f"{len(names)} of {len(mine.at(step))} weights have a gradient and do not move at step {step}, the "
+                f"first is {names[0]}{why}",
+                step=step,
+                tensor=names[0],
+                observed=0.0,
+                blames=Blamed.RECIPE if view.is_truth else None,
+            )
+    return None
+
+
+def _still_at(view: RungView, mine: Full, theirs: Full | None, step: int) -> list[str]:
+    gradients = view.own.full(Kind.GRADIENT)
+    least = view.tolerance.share(np.array([step]))[0] * float(np.sqrt(gradients.sum_squares[gradients.at(step)].sum()))
     still = []
-    for row in rows.tolist():
-        key = mine.key(row)
+    for row in mine.at(step).tolist():
         if not mine.complete[row] or np.any(mine.sketch[row]) or mine.fingerprint[row]:
             continue
+        key = mine.key(row)
         gradient = gradients.rows.get(key)
-        # In narrow numbers a small step may vanish in rounding, in the reference as well.
-        other = theirs.rows.get(key) if theirs is not None else None
-        moved = other is None or bool(np.any(theirs.sketch[other])) if theirs is not None else True
-        if theirs is not None and other is not None and vanishes(view, key, float(theirs.norm[other])):
-            continue
-        if (
-            gradient is not None
-            and gradients.norm[gradient] > view.tolerance.share(np.array([step]))[0] * total
-            and moved
-        ):
+        moved = True
+        if theirs is not None and (other := theirs.rows.get(key)) is not None:
+            # In narrow numbers a small step may vanish in rounding, in the reference as well.
+            moved = bool(np.any(theirs.sketch[other])) and not vanishes(view, key, float(theirs.norm[other]))
+        if gradient is not None and gradients.norm[gradient] > least and moved:
             still.append(key.name)
-    if not still:
-        return None
-    uncovered = [name for name in still if name not in covered]
-    why = f"; {len(uncovered)} of them are in no group of the optimizer" if uncovered else ""
-    return writer.failed(
-        f"{len(still)} of {len(rows)} weights have a gradient and do not move at step {step}, the first is {still[0]}"
-        f"{why}",
-        step=step,
-        tensor=still[0],
-        observed=0.0,
-        blames=Blamed.RECIPE if view.is_truth else None,
-    )
+    return still
 
 
 def _rates(view: RungView, step: int) -> list[float]:

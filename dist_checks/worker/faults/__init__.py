@@ -5,6 +5,7 @@ from __future__ import annotations
 from dist_checks.rung import Rung
 from dist_checks.worker.faults import (
     accumulated_divided,
+    again,
     alone_on_one_host,
     balance_by_local_tokens,
     barrier_on_rank_0,
@@ -30,12 +31,15 @@ from dist_checks.worker.faults import (
     host_multiplies_wrongly,
     last_micro_batch_unreduced,
     local_norm,
+    local_sgd_begins,
     loss_divided_by_tp,
     loss_scale_grows,
     masks_drawn_again,
+    masks_drawn_again_under_tp,
     mean_of_means,
     member_skips,
     nn_all_gather,
+    no_master_copy,
     norm_gradients_not_summed,
     not_applied,
     order_never_changes,
@@ -47,24 +51,30 @@ from dist_checks.worker.faults import (
     pipeline_not_cut,
     plain_kernels,
     rank_sleeps,
+    reduced_in_bf16,
     sampler_seed_of_its_own,
     samples_by_world_rank,
     schedule_ignored,
     shapes_differ,
     shard_group_of_one,
+    shard_late,
     sharded_not_divided,
+    shards_swapped,
     side_branch_unreduced,
     split_twice,
     stale_parameters,
     strided_all_reduce,
+    strided_scatter,
     tie_not_summed,
     token_misrouted,
     tp_ranks_start_apart,
     variables_not_passed_on,
+    weight_frozen,
     worlds_of_two,
     zero_stage_lowered,
 )
 from dist_checks.worker.faults.base import Fault
+from dist_checks.worker.faults.disguise import disguise
 from dist_checks.worker.mutations import planting as mutating
 
 FAULTS: tuple[Fault, ...] = (
@@ -126,7 +136,16 @@ FAULTS: tuple[Fault, ...] = (
     variables_not_passed_on.FAULT,
     shard_group_of_one.FAULT,
     four_way_head.FAULT,
+    no_master_copy.FAULT,
+    masks_drawn_again_under_tp.FAULT,
+    reduced_in_bf16.FAULT,
+    local_sgd_begins.FAULT,
+    strided_scatter.FAULT,
+    shard_late.FAULT,
+    shards_swapped.FAULT,
+    weight_frozen.FAULT,
     *not_applied.FAULTS,
+    *again.FAULTS,
 )
 
 
@@ -146,6 +165,7 @@ def find(ids: str) -> tuple[Fault, ...]:
 def plant(ids: str, rung: Rung) -> None:
     """On every rank, before anything is built. Raises ValueError where there is no such fault."""
     for fault in find(ids):
+        disguise(fault.plant)
         fault.plant(rung)
     for id in ids.split(","):
         if id.startswith(mutating.PREFIX):

@@ -38,4 +38,6 @@ FAULT = Fault(
     axes=((Axis.ACCUM, Axis.PP),),
     check="contributions",
     plant=plant,
+    planted_in={"axes": {"pp": 2, "accum": 5}},
+    step=0,
 )

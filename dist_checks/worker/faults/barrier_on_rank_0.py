@@ -33,4 +33,11 @@ FAULT = Fault(
     axes=((Axis.DP_REPLICATE,), (Axis.DP_SHARD,), (Axis.TP,)),
     check="collectives",
     plant=plant,
+    planted_in={
+        "axes": {"dp_replicate": 3, "accum": 5},
+        "steps": 2,
+        "combine": {"mode": "singles"},
+        "launch": {"stall": 8.0},
+    },
+    step=2,
 )

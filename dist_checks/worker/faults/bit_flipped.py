@@ -46,4 +46,6 @@ FAULT = Fault(
     axes=((Axis.DP_REPLICATE,), (Axis.TP,)),
     check="replicas",
     plant=plant,
+    planted_in={"axes": {"dp_replicate": 3, "tp": 2, "accum": 5}, "combine": {"mode": "singles"}},
+    step=1,
 )

@@ -19,4 +19,6 @@ FAULT = Fault(
     axes=((Axis.PRECISION,),),
     check="grad_norm",
     plant=plant,
+    planted_in={"axes": {"precision": ["bf16", "fp16"], "dp_replicate": 3}},
+    step=0,
 )

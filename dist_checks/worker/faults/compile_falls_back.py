@@ -31,4 +31,10 @@ FAULT = Fault(
     axes=((Axis.COMPILE,),),
     check="engaged",
     plant=plant,
+    planted_in={
+        "axes": {"compile": True, "accum": 5},
+        "steps": 1,
+        "options": {"layers": 1},
+        "combine": {"mode": "singles"},
+    },
 )

@@ -26,4 +26,6 @@ FAULT = Fault(
     axes=((Axis.CP,),),
     check="forward",
     plant=plant,
+    planted_in={"axes": {"cp": 2, "accum": 5}, "combine": {"mode": "singles"}},
+    step=0,
 )

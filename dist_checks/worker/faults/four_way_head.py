@@ -43,5 +43,6 @@ FAULT = Fault(
     axes=((Axis.TP,),),
     check="forward",
     plant=plant,
-    planted_in={"axes": {"tp": [4, 2]}},
+    planted_in={"axes": {"tp": [4, 2], "accum": 5}, "steps": 1, "combine": {"mode": "singles"}},
+    step=0,
 )

@@ -35,4 +35,6 @@ FAULT = Fault(
     axes=((Axis.DP_REPLICATE,), (Axis.DP_SHARD,), (Axis.EP,), (Axis.TP,)),
     check="gradients",
     plant=plant,
+    planted_in={"axes": {"dp_replicate": 3, "dp_shard": 3, "tp": 2, "accum": 5}, "combine": {"mode": "singles"}},
+    step=0,
 )

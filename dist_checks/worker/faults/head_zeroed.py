@@ -43,4 +43,6 @@ FAULT = Fault(
     axes=((Axis.DP_REPLICATE,), (Axis.DP_SHARD,), (Axis.TP,)),
     check="forward",
     plant=plant,
+    planted_in={"axes": {"dp_replicate": 3, "tp": 2, "accum": 5}, "combine": {"mode": "singles"}},
+    step=0,
 )

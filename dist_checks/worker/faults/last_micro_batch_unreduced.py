@@ -45,4 +45,6 @@ FAULT = Fault(
     axes=((Axis.ACCUM, Axis.DP_REPLICATE),),
     check="replicas",
     plant=plant,
+    planted_in={"axes": {"dp_replicate": 3, "accum": 5}},
+    step=0,
 )

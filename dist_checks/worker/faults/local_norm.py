@@ -32,4 +32,6 @@ FAULT = Fault(
     axes=((Axis.DP_SHARD,),),
     check="grad_norm",
     plant=plant,
+    planted_in={"axes": {"dp_shard": 3, "accum": 5}, "combine": {"mode": "singles"}},
+    step=0,
 )

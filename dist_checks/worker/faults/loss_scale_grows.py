@@ -31,4 +31,7 @@ FAULT = Fault(
     axes=((Axis.ZERO, Axis.PRECISION),),
     check="grad_norm",
     plant=plant,
+    planted_in={"axes": {"dp_replicate": 2, "zero": 1, "precision": "fp16"}, "steps": 3},
+    needs=("deepspeed",),
+    step=2,
 )

@@ -25,6 +25,10 @@ FAULT = Fault(
     axes=((Axis.CKPT_ACT,),),
     check="gradients",
     plant=plant,
-    planted_in={"axes": {"ckpt_act": True}, "options": {"dropout": 0.1}},
+    planted_in={
+        "axes": {"ckpt_act": True, "precision": "bf16"},
+        "combine": {"mode": "singles"},
+        "options": {"dropout": 0.1},
+    },
     step=0,
 )

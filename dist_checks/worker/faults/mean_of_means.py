@@ -27,4 +27,6 @@ FAULT = Fault(
     axes=((Axis.ACCUM,), (Axis.DP_REPLICATE,), (Axis.DP_SHARD,)),
     check="contributions",
     plant=plant,
+    planted_in={"axes": {"dp_replicate": 3, "accum": 5, "ckpt_act": True}, "combine": {"mode": "singles"}},
+    step=0,
 )

@@ -33,4 +33,6 @@ FAULT = Fault(
     axes=((Axis.SP,),),
     check="replicas",
     plant=plant,
+    planted_in={"axes": {"tp": 2, "sp": True, "accum": 5}, "combine": {"mode": "singles"}},
+    step=0,
 )

@@ -25,6 +25,11 @@ FAULT = Fault(
     axes=((Axis.DP_REPLICATE,), (Axis.DP_SHARD,)),
     check="samples",
     plant=plant,
-    planted_in={"axes": {"dp_replicate": 3, "dp_shard": 2}, "steps": 5, "options": {"samples": 123}},
+    planted_in={
+        "axes": {"dp_replicate": 3, "dp_shard": 2, "ckpt_act": True},
+        "combine": {"mode": "singles"},
+        "steps": 5,
+        "options": {"samples": 123},
+    },
     step=4,
 )

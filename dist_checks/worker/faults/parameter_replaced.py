@@ -35,4 +35,6 @@ FAULT = Fault(
     axes=((Axis.DP_REPLICATE,),),
     check="replicas",
     plant=plant,
+    planted_in={"axes": {"dp_replicate": 3, "accum": 5}, "combine": {"mode": "singles"}},
+    step=0,
 )

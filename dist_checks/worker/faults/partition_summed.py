@@ -37,4 +37,7 @@ FAULT = Fault(
     axes=((Axis.ZERO,),),
     check="gradients",
     plant=plant,
+    planted_in={"axes": {"dp_replicate": 2, "zero": 2, "accum": 5}, "combine": {"mode": "singles"}},
+    needs=("deepspeed",),
+    step=0,
 )

@@ -27,4 +27,7 @@ FAULT = Fault(
     axes=((Axis.ZERO,),),
     check="replicas",
     plant=plant,
+    planted_in={"axes": {"dp_replicate": 2, "zero": 2, "accum": 5}, "combine": {"mode": "singles"}},
+    needs=("deepspeed",),
+    step=0,
 )

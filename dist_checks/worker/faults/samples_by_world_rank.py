@@ -27,4 +27,6 @@ FAULT = Fault(
     axes=((Axis.TP,),),
     check="samples",
     plant=plant,
+    planted_in={"axes": {"tp": 2, "dp_replicate": 3}, "combine": {"mode": "singles"}},
+    step=0,
 )

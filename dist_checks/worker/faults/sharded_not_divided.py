@@ -38,6 +38,7 @@ FAULT = Fault(
     check="gradients",
     step=0,
     planted_in={
+        "steps": 1,
         "axes": {"pp": [2], "dp_replicate": [2], "tp": [2]},
         "combine": {"mode": "singles", "include": ["pp2+dp_replicate2+tp2"]},
     },

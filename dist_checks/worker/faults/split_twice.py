@@ -26,6 +26,10 @@ FAULT = Fault(
     axes=((Axis.DP_REPLICATE,), (Axis.DP_SHARD,)),
     check="samples",
     plant=plant,
-    planted_in={"axes": {"dp_replicate": 3, "dp_shard": 2}, "options": {"samples": 124}},
+    planted_in={
+        "axes": {"dp_replicate": 3, "dp_shard": 2, "ckpt_act": True},
+        "combine": {"mode": "singles"},
+        "options": {"samples": 124},
+    },
     step=0,
 )

@@ -21,4 +21,6 @@ FAULT = Fault(
     axes=((Axis.PP,),),
     check="replicas",
     plant=plant,
+    planted_in={"axes": {"pp": 2, "accum": 5}, "combine": {"mode": "singles"}},
+    step=0,
 )

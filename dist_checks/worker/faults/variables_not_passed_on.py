@@ -22,5 +22,9 @@ FAULT = Fault(
     axes=((Axis.CUSTOM,),),
     check="engaged",
     plant=plant,
-    planted_in={"axes": {"custom": ["tree"]}, "custom": {"tree": {"env": {"NCCL_ALGO": "Tree"}}}},
+    planted_in={
+        "axes": {"custom": ["tree"], "ckpt_act": True},
+        "combine": {"mode": "singles"},
+        "custom": {"tree": {"env": {"NCCL_ALGO": "Tree"}}},
+    },
 )

@@ -31,4 +31,6 @@ FAULT = Fault(
     axes=((Axis.ZERO,),),
     check="engaged",
     plant=plant,
+    planted_in={"axes": {"dp_replicate": 2, "zero": [1, "redundancy"], "accum": 5}, "combine": {"mode": "singles"}},
+    needs=("deepspeed",),
 )
