@@ -160,7 +160,7 @@ def run(
     if detach and not submits(placed):
         raise ConfigError("--detach: only a run that is submitted to Slurm goes on by itself")
     if detach:
-        folder = session.submit(placed, **asked)
+        folder = session.submit(placed, **asked, note=lambda words: print(words, file=sys.stderr))
         print(f"Slurm job {submitted(folder)} submitted; when it is over: dist-checks judge {folder}")
         raise typer.Exit(ExitCode.PASS)
     outcome = session.run(placed, **asked, show=terminal.progress)

@@ -103,8 +103,11 @@ def gpus(matrix: Matrix) -> int:
 
 def nodes_needed(matrix: Matrix, largest: int) -> tuple[int, int]:
     """Nodes, and ranks on each, for a rung of ``largest`` ranks, where the matrix does not say."""
-    each = matrix.launch.ranks_per_node or gpus(matrix) or largest
-    return matrix.launch.slurm.nodes or math.ceil(largest / each), each
+    launch, ray = matrix.launch, matrix.launch.ray
+    on_ray = launch.launcher == "ray"
+    room = (ray.gpus_per_node or ray.cpus_per_node) if on_ray else gpus(matrix)
+    each = launch.ranks_per_node or room or largest
+    return (ray.nodes if on_ray else launch.slurm.nodes) or math.ceil(largest / each), each
 
 
 @contextmanager

@@ -70,18 +70,22 @@ def run(
     """
     matrix = parse(matrix)
     if launcher is None and submits(matrix):
-        folder = submit(matrix, out=out, select=select, failed_in=failed_in, fault=fault, source=source, given=given)
-        return follow(folder, matrix, show)
+        said: list[str] = []
+        asked: dict[str, Any] = {"select": select, "failed_in": failed_in, "fault": fault}
+        folder = submit(matrix, out=out, **asked, source=source, given=given, note=said.append)
+        return follow(folder, matrix, show, said)
     with ExitStack() as stack:
         if launcher is None:
             launcher, facts = start(matrix, fault, stack)
         else:
             facts = describe(matrix, launcher, fault)
         plan = _choose(_plan(matrix, facts, launcher), select, failed_in)
-        afford(matrix, plan)
+        cost = afford(matrix, plan)
         folder = new_folder(matrix.name, out)
         stack.enter_context(stored.alone(folder, new=True))
         progress = stack.enter_context(show(len(plan.rungs)))
+        if matrix.launch.launcher != "local":
+            progress.note(cost)
         stack.enter_context(terminated_is_interrupted())
 
         def work(plan: Plan, rungs: Sequence[Rung]) -> None:
@@ -147,15 +151,17 @@ def submit(
     fault: str | None = None,
     source: str | None = None,
     given: str | None = None,
+    note: Callable[[str], None] = lambda words: None,
 ) -> Path:
     """Hand the run over to Slurm; returns the run's folder, which nodes have to see. Raises ConfigError.
 
-    It is planned here first, so that a mistake is told now and not when the job has its turn.
+    It is planned here first, so that a mistake is told now and not when the job has its turn. ``note`` is told what it
+    is going to cost.
     """
     with ExitStack() as stack:
         launcher, facts = start(matrix, fault, stack)
         plan = _choose(_plan(matrix, facts, launcher), select, failed_in)
-    afford(matrix, plan)
+    note(afford(matrix, plan))
     folder = new_folder(matrix.name, out)
     _write_inputs(folder, matrix, plan, facts, source, given or str(folder / "matrix.toml"))
     words = ["--launcher", "slurm"]
@@ -166,10 +172,12 @@ def submit(
     return folder
 
 
-def follow(folder: Path, matrix: Matrix, show: ShowProgress = silent) -> Outcome:
+def follow(folder: Path, matrix: Matrix, show: ShowProgress = silent, notes: Sequence[str] = ()) -> Outcome:
     """Wait for a run that was submitted, and judge it. Ctrl-C cancels the job and judges what had finished."""
     interrupted = False
     with show(len(stored.read_json(folder / "plan.json")["rungs"])) as progress:
+        for words in notes:
+            progress.note(words)
         try:
             submitting.follow(folder, matrix, progress)
         except KeyboardInterrupt:

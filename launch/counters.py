@@ -1,4 +1,4 @@
-"""What a node counts of errors of its devices, and of processes that were ended for want of memory.
+"""What a node counts of errors of its devices.
 
 GPUs are asked by nvidia-smi, where it is installed: its counters of memory errors (ECC, remapped rows, retired pages),
 of the links between GPUs and of the bus. XIDs, by which the driver reports what went wrong, come from the kernel's log,
@@ -14,14 +14,12 @@ import subprocess
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from pathlib import Path
 from xml.etree import ElementTree
 
 LONGEST = 10.0  # seconds that the driver may take to answer
 QUESTION = ("/bin/sh", "-c", "nvidia-smi -q -x; nvidia-smi nvlink -e")
 END = "</nvidia_smi_log>"
 COUNTED = ("ecc_errors/volatile", "remapped_rows", "retired_pages", "pci/replay_counter", "pci/replay_rollover_counter")
-MEMORY = "processes ended by the kernel for want of memory"
 XID = re.compile(r"NVRM: Xid \(PCI:([0-9a-fA-F:.]+)\): (\d+)")
 
 Counts = dict[str, int]
@@ -91,9 +89,9 @@ class Kernel:
         self._xids: Counter[str] = Counter()
 
     def read(self) -> Counts:
-        """Counted since this object was made, but for memory."""
+        """Counted since this object was made."""
         self._xids.update(_xids(self._news()))
-        return {MEMORY: _ended_for_memory()} | dict(self._xids)
+        return dict(self._xids)
 
     def _news(self) -> Iterator[str]:
         while self.log >= 0:
@@ -109,24 +107,6 @@ def _xids(records: Iterator[str]) -> Iterator[str]:
     for record in records:
         for device, number in XID.findall(record):
             yield f"XID {number} of {device}"
-
-
-def _ended_for_memory(proc: Path = Path("/proc"), mounted: Path = Path("/sys/fs/cgroup")) -> int:
-    """In the control group of this process, which is that of its ranks; where that does not say, on this machine."""
-    with suppress(OSError):
-        for line in (proc / "self/cgroup").read_text().splitlines():
-            _, kind, path = line.split(":", 2)
-            name = {"memory": "memory/{}/memory.oom_control", "": "{}/memory.events"}.get(kind)
-            if name and (count := _oom_kill(mounted / name.format(path.strip("/")))) is not None:
-                return count
-    return _oom_kill(proc / "vmstat") or 0
-
-
-def _oom_kill(path: Path) -> int | None:
-    with suppress(OSError):
-        if said := re.search(r"^oom_kill (\d+)", path.read_text(), re.MULTILINE):
-            return int(said[1])
-    return None
 
 
 def rise(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, list[int]]:

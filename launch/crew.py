@@ -93,8 +93,10 @@ class Crew:
     def __init__(self, order: Message, *, scratch: Path, tell: Callable[[Message], None]) -> None:
         """`order` is the request as it came; `scratch` is a folder of this crew's own, which it removes when over."""
         self.job: str = order["job"]
+        self.folder = Path(order["folder"])
         self.members = [Member(rank=number) for number in order["ranks"]]
         self.over = False
+        self.well = True  # no rank has ended with anything but code 0
         self.due = NEVER  # when `tick` has something to do, on the monotonic clock
         self._order = order
         self._tell = tell
@@ -104,12 +106,12 @@ class Crew:
         self._spy = 0  # process id of what asks the kernel about ranks that do not answer
         self._oom_kills = memory.oom_kills()
         self._stall = order.get("stall") or NEVER
-        self._pulse = Pulse(Path(order["folder"]), order["ranks"], order.get("pulse", ""))
+        self._pulse = Pulse(self.folder, order["ranks"], order.get("pulse", ""))
         self._error = ""
         self._notes: list[str] = []
         self._unstarted = False
         self._task = rank.Task(
-            folder=Path(order["folder"]),
+            folder=self.folder,
             scratch=scratch,
             entry=order["entry"],
             payload=order["payload"],
@@ -143,7 +145,7 @@ class Crew:
 
     def fail(self, error: str) -> None:
         """The ranks could not be started, or not all of them."""
-        self._error, self._unstarted = error, True
+        self._error, self._unstarted, self.well = error, True, False
         self.kill()
         for member in self._living():
             if not member.pid:
@@ -222,6 +224,7 @@ class Crew:
         log = logs.log_of(self._task.folder, member.rank)
         killed = member.killed and code != 0  # one that still ends well has not been hurt
         bad = code != 0 and not killed
+        self.well &= code == 0
         error = word.error if word else ""
         starved = memory.said_of(self._oom_kills) if bad and signum == signal.SIGKILL else ""
         after = bad and word is not None and word.code == 0  # as libraries do whose exit handlers abort

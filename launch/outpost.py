@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from launch.agent import Agent, serve
+from launch.archive import archive
 from launch.channel import SECRET, connect
 from launch.nodes import VISIBLE, stamp
 from launch.process import free_port
@@ -47,8 +48,11 @@ class Outpost(Agent):
                 report |= {"address": self._address, "slots": slots, "devices": devices}
             case "ended" if job in self._crews:
                 report |= {"clock": self._crews[job].started + report["since"]}
-            case "over" if job in self._carried:
-                self._send_files(job, self._carried.pop(job))
+            case "over" if job in self._crews:
+                if (crew := self._crews[job]).well:  # else whoever looks for the reason finds logs where they were
+                    archive(crew.folder, [member.rank for member in crew.members])
+                if job in self._carried:
+                    self._send_files(job, self._carried.pop(job))
         if self._signalled and report["said"] in ("ended", "over"):
             return  # the node is being lost: how ranks end that die with it says nothing about the job
         super()._tell(report)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launch.client import python_path
-from launch.scontrol import SlurmError, ask, fields
+from launch.scontrol import SlurmError, ask, expand, fields
 
 FORGETFUL = 60.0  # seconds without an answer about a job until it is taken for unknown: controllers restart
 OVER = {
@@ -40,6 +40,7 @@ class JobState:
     signal: int = 0  # that ended it
     nodes: str = ""
     limit: str = ""
+    lost: str = ""  # the node of the batch script, where the job has gone on without it
 
     @property
     def over(self) -> bool:
@@ -51,6 +52,8 @@ class JobState:
         what = OVER.get(self.state, f"is {self.state}")
         if self.state == "TIMEOUT" and self.limit:
             what += f" ({self.limit})"
+        elif self.state == "FAILED" and self.lost:
+            what += f": its first node {self.lost} was lost"
         elif self.state == "FAILED":
             what += f" with {f'signal {self.signal}' if self.signal else f'exit code {self.code}'}"
         elif self.reason and not self.over:
@@ -97,14 +100,17 @@ def _shown(text: str) -> JobState:
     code, _, signal = found.get("ExitCode", "0:0").partition(":")
     state = found["JobState"]
     reason = found.get("Reason", "")
+    first = found.get("BatchHost", "")
+    nodes = "" if found.get("NodeList") in (None, "(null)") else found["NodeList"]
     return JobState(
         id=found["JobId"],
         state=state,
         reason="" if reason == "None" else reason,
         code=int(code) if state in OVER else None,
         signal=int(signal or 0),
-        nodes="" if found.get("NodeList") in (None, "(null)") else found["NodeList"],
+        nodes=nodes,
         limit=found.get("TimeLimit", ""),
+        lost=first if state in OVER and nodes and first not in ("", *expand(nodes)) else "",
     )
 
 

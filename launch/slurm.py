@@ -126,8 +126,11 @@ class SlurmLauncher(ClusterLauncher):
             limit = found.get("TimeLimit", "")
             if 60 * (minutes(limit) - minutes(found["RunTime"])) < NEAR:
                 return f"the time limit of Slurm job {os.environ[JOB]} ({limit}) was near"
-            if (state := found["JobState"]) != "RUNNING":
-                return JobState(id=os.environ[JOB], state="CANCELLED" if state == "COMPLETING" else state).words
+            state = found["JobState"]
+            if state == "COMPLETING":  # it does not say yet what it is going to be
+                state = "CANCELLED" if found.get("PreemptTime", "None") == "None" else "PREEMPTED"
+            if state != "RUNNING":
+                return JobState(id=os.environ[JOB], state=state).words
         return super()._why_stopped()
 
     def _stop(self) -> None:

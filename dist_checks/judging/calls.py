@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from dist_checks.judging.files import Part, parts
 from dist_checks.judging.reading import DAMAGED, TraceError, lines_of, rank_list, read_line
 from dist_checks.trace import Chain, collectives_path
 
@@ -81,20 +82,23 @@ def read_calls(folder: Path, world_size: int) -> dict[int, RankCalls]:
     """By rank, those that left a file."""
     groups: dict[tuple[object, ...], Group] = {}
     calls: dict[Call, Call] = {}
+    files = parts(folder)
     return {
-        rank: _read_rank(path, rank, groups, calls)
+        rank: _read_rank(path, files[path.name], rank, groups, calls)
         for rank in range(world_size)
-        if (path := collectives_path(folder, rank)).exists()
+        if (path := collectives_path(folder, rank)).name in files
     }
 
 
-def _read_rank(path: Path, rank: int, groups: dict[tuple[object, ...], Group], calls: dict[Call, Call]) -> RankCalls:
+def _read_rank(
+    path: Path, part: Part, rank: int, groups: dict[tuple[object, ...], Group], calls: dict[Call, Call]
+) -> RankCalls:
     out = RankCalls(rank)
     own_groups: dict[int, Group] = {}
     own_calls: dict[int, Call] = {}
     number, chain = 0, Chain(path)
     problems: list[str] = []
-    for number, line in enumerate(lines_of(path, rank, problems), 1):
+    for number, line in enumerate(lines_of(part, rank, problems), 1):
         try:
             event = read_line(line, path, chain)
             match event["event"]:

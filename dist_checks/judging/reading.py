@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dist_checks.extent import Extent
+from dist_checks.judging.files import Part, parts
 from dist_checks.trace import (
     BUCKETS,
     RECORD_BYTES,
@@ -64,19 +65,19 @@ class Digests:
     A file is mapped only while it is read: a thousand ranks would use up the file descriptors of a process.
     """
 
-    path: Path
+    part: Part
     step: NDArray[np.int32]
     entry: NDArray[np.int32]
     item: NDArray[np.int64]
     fingerprint: NDArray[np.uint64]
 
     @classmethod
-    def of(cls, path: Path, records: Records) -> Digests:
+    def of(cls, part: Part, records: Records) -> Digests:
         def column(name: str) -> NDArray[Any]:
             return np.array(records[name])
 
         return cls(
-            path=path,
+            part=part,
             step=column("step"),
             entry=column("entry"),
             item=column("item"),
@@ -88,7 +89,7 @@ class Digests:
 
     def take(self, indices: NDArray[np.int64]) -> Records:
         """Copies of the records at ``indices``."""
-        return np.array(_map(self.path, len(self))[indices])
+        return np.array(_map(self.part, len(self))[indices])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,23 +193,23 @@ def read(folder: Path, world_size: int) -> Trace:
     Cut and damaged files are read as far as they go, and named in ``Trace.problems``. Raises TraceError where a file is
     no trace of this version.
     """
-    names = [re.fullmatch(r"rank-(\d+)(~\d+)?\.jsonl", path.name) for path in sorted(folder.glob("rank-*.jsonl"))]
+    files = parts(folder)
+    names = [re.fullmatch(r"rank-(\d+)(~\d+)?\.jsonl", name) for name in files]
     found = sorted(int(name[1]) for name in names if name and not name[2])
     extents: dict[str, Extent] = {}
     return Trace(
         folder,
         world_size,
-        tuple(_read_rank(folder, rank, extents) for rank in found),
-        repeated=tuple((int(name[1]), _first_line(folder / name[0])) for name in names if name and name[2]),
+        tuple(_read_rank(folder, files, rank, extents) for rank in found),
+        repeated=tuple((int(name[1]), _first_line(files[name[0]])) for name in names if name and name[2]),
         placed=_placed(folder),
     )
 
 
-def _first_line(path: Path) -> Mapping[str, Any]:
+def _first_line(part: Part) -> Mapping[str, Any]:
     """The header of a file of which nothing else is read."""
     try:
-        with path.open(encoding="utf-8") as file:
-            header = parse(file.readline())
+        header = parse(part.read().partition(b"\n")[0])
     except (OSError, ValueError):
         return {}
     return header if isinstance(header, dict) else {}
@@ -223,7 +224,7 @@ def _placed(folder: Path) -> tuple[str, ...]:
         return ()
 
 
-def _read_rank(folder: Path, rank: int, extents: dict[str, Extent]) -> RankTrace:
+def _read_rank(folder: Path, files: Mapping[str, Part], rank: int, extents: dict[str, Extent]) -> RankTrace:
     problems: list[str] = []
     header: Mapping[str, Any] = {}
     entries: dict[int, Entry] = {}
@@ -234,7 +235,7 @@ def _read_rank(folder: Path, rank: int, extents: dict[str, Extent]) -> RankTrace
     announced = 0  # records that the rank says it has written: a file may be cut between two of them
     path = events_path(folder, rank)
     chain = Chain(path)
-    for number, line in enumerate(lines_of(path, rank, problems), 1):
+    for number, line in enumerate(lines_of(files[path.name], rank, problems), 1):
         try:
             event = read_line(line, path, chain)
             match event["event"]:
@@ -259,9 +260,9 @@ def _read_rank(folder: Path, rank: int, extents: dict[str, Extent]) -> RankTrace
             problems.append(f"{path.name} of rank {rank} is cut or damaged at line {number} ({type(error).__name__})")
             ended = False
             break
-    digests, damage = _read_digests(digests_path(folder, rank), rank, entries)
+    digests, damage = _read_digests(digests_path(folder, rank), files, rank, entries)
     if (len(digests) < announced or (ended and len(digests) > announced)) and not damage:
-        damage.append(f"{digests.path.name} of rank {rank} has {len(digests)} of {announced} records")
+        damage.append(f"{digests.part.name} of rank {rank} has {len(digests)} of {announced} records")
     return RankTrace(
         rank=rank,
         header=header,
@@ -279,12 +280,12 @@ DAMAGED = (ValueError, KeyError, TypeError, OverflowError)
 """What comes of a line that is JSON, and not what it should be."""
 
 
-def lines_of(path: Path, rank: int, problems: list[str]) -> list[bytes]:
+def lines_of(part: Part, rank: int, problems: list[str]) -> list[bytes]:
     """Those of a file of ``rank``; where it cannot be read, the reason joins ``problems``."""
     try:
-        return path.read_bytes().splitlines()
+        return part.read().splitlines()
     except OSError as error:
-        problems.append(f"{path.name} of rank {rank} cannot be read: {error.strerror}")
+        problems.append(f"{part.name} of rank {rank} cannot be read: {error.strerror}")
         return []
 
 
@@ -323,15 +324,18 @@ def plain_dtype(name: object) -> str:
     return str(name).removeprefix("torch.")
 
 
-def _read_digests(path: Path, rank: int, entries: Mapping[int, Entry]) -> tuple[Digests, list[str]]:
-    if not path.exists():
-        return Digests.of(path, np.zeros(0, RECORD)), [f"{path.name} of rank {rank} is missing"]
+def _read_digests(
+    path: Path, files: Mapping[str, Part], rank: int, entries: Mapping[int, Entry]
+) -> tuple[Digests, list[str]]:
+    part = files.get(path.name)
+    if part is None:
+        return Digests.of(Part(path.name, path, 0, 0), np.zeros(0, RECORD)), [f"{path.name} of rank {rank} is missing"]
     problems = []
-    whole, rest = divmod(path.stat().st_size, RECORD_BYTES)
+    whole, rest = divmod(part.size, RECORD_BYTES)
     try:
-        records = _map(path, whole)
+        records = _map(part, whole)
     except OSError as error:
-        return Digests.of(path, np.zeros(0, RECORD)), [
+        return Digests.of(part, np.zeros(0, RECORD)), [
             f"{path.name} of rank {rank} cannot be read: {error.strerror or error}"
         ]
     if rest:
@@ -344,11 +348,13 @@ def _read_digests(path: Path, rank: int, entries: Mapping[int, Entry]) -> tuple[
     if unknown.size:
         problems.append(f"record {unknown[0]} of {path.name} of rank {rank} belongs to no entry")
         records = records[: unknown[0]]
-    return Digests.of(path, records), problems
+    return Digests.of(part, records), problems
 
 
-def _map(path: Path, count: int) -> Records:
-    return np.memmap(path, dtype=RECORD, mode="r", shape=(count,)) if count else np.zeros(0, RECORD)
+def _map(part: Part, count: int) -> Records:
+    if not count:
+        return np.zeros(0, RECORD)
+    return np.memmap(part.path, dtype=RECORD, mode="r", offset=part.offset, shape=(count,))
 
 
 def _undamaged(records: Records) -> int:

@@ -17,7 +17,9 @@ PYTHON = [sys.executable, "-P", "-m", "dist_checks"]
 
 
 def environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(ROOT)}
+    """With the package on the path, besides what a test has put there."""
+    path = [os.environ.get("PYTHONPATH", ""), str(ROOT)]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(filter(None, path)))}
 
 
 def dist_checks(*words: str | Path, timeout: float = 800) -> subprocess.CompletedProcess[str]:
@@ -43,9 +45,16 @@ def wait_until(condition: Callable[[], Any], seconds: float = 400) -> None:
         time.sleep(0.1)
 
 
-def in_allocation(out: Path, *words: str | Path, nodes: int = 4, script: str = "matrix") -> str:
+def in_allocation(out: Path, *words: str | Path, nodes: int = 4, script: str = "matrix", minutes: int = 10) -> str:
     """Submits a batch script of users; returns the job's id."""
-    options = ["--parsable", f"--nodes={nodes}", "--cpus-per-task=2", "--time=10", f"--output={out}.log", "--mem=0"]
+    options = [
+        "--parsable",
+        f"--nodes={nodes}",
+        "--cpus-per-task=2",
+        f"--time={minutes}",
+        f"--output={out}.log",
+        "--mem=0",
+    ]
     words = (ROOT / "slurm" / f"{script}.sbatch", *words, "--out", out)
     return run("sbatch", *options, *words, DIST_CHECKS=" ".join(PYTHON), RAY=f"{Path(sys.executable).parent}/ray")
 

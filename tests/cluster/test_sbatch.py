@@ -28,7 +28,7 @@ def test_one_rung(tmp_path: Path) -> None:
     out = tmp_path / "run"
     job = in_allocation(out, "tp2+sp", MATRIX, script="rung", nodes=1)
     assert exit_code(job) == 0, Path(f"{out}.log").read_text()
-    assert {rung["id"] for rung in report(out)["rungs"] if rung["role"] == "rung"} == {"tp2+sp"}
+    assert {rung["id"] for rung in report(out)["rungs"] if rung["role"] == "rung"} == {"tp2", "tp2+sp"}
 
 
 def test_one_rung_needs_a_name(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from launch_watching import only
 from smi import FakeSmi
 
 from launch import LocalLauncher, State
-from launch.counters import MEMORY, Kernel, _ended_for_memory, _xids, ask, parse, rise
+from launch.counters import Kernel, _xids, ask, parse, rise
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -56,22 +56,9 @@ def test_xids_of_the_kernel_log() -> None:
     assert list(_xids(iter(records))) == ["XID 79 of 0000:3b:00"]
 
 
-@pytest.mark.parametrize(
-    ("line", "file"), [("4:memory:/a/b", "memory/a/b/memory.oom_control"), ("0::/a/b", "a/b/memory.events")]
-)
-def test_processes_that_the_kernel_ended(tmp_path: Path, line: str, file: str) -> None:
-    (tmp_path / "self").mkdir()
-    (tmp_path / "self/cgroup").write_text(f"8:pids:/\n{line}\n")
-    (tmp_path / "vmstat").write_text("pgfault 5\noom_kill 3\n")
-    assert _ended_for_memory(tmp_path, tmp_path) == 3
-    (tmp_path / file).parent.mkdir(parents=True)
-    (tmp_path / file).write_text("under_oom 0\noom_kill 1\n")
-    assert _ended_for_memory(tmp_path, tmp_path) == 1
-
-
 def test_only_what_rises_is_told() -> None:
     assert rise({"a": 1, "b": 2}, {"a": 1, "b": 4, "c": 1, "d": 0}) == {"b": [2, 4], "c": [0, 1]}
-    assert set(Kernel().read()) >= {MEMORY}
+    assert Kernel().read() == {}
 
 
 def test_counters_around_each_job(smi: FakeSmi, job, launcher: LocalLauncher, tmp_path: Path) -> None:

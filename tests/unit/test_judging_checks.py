@@ -239,15 +239,3 @@ def test_errors_that_devices_counted(tmp_path: Path, rose: dict[str, list[int]],
     if status is Status.FAIL:
         assert (found.blames, found.hosts, judgement.verdict.blamed) == (Blamed.HOST, ("n1",), Blamed.HOST)
         assert judgement.verdict.sentence == f"FAIL broken: host n1 ({message}, in dp_replicate3)"
-
-
-def test_a_rank_that_the_kernel_ended_for_want_of_memory(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", [rung(), rung(DP)], {})
-    exit = run / "rungs" / "dp_replicate3" / "exit.json"
-    ranks = [{"rank": 1, "code": None, "signal": 9, "error": ""}]
-    counters = [{"host": "n1", "devices": 0, "rose": {"processes ended by the kernel for want of memory": [4, 5]}}]
-    ended = {"state": "failed", "first_failed": 1, "ranks": ranks, "counters": counters}
-    exit.write_text(json.dumps({**json.loads(exit.read_text()), **ended}))
-    (found,) = of(judge(run), "dp_replicate3", "completes")
-    assert found.status is Status.FAIL
-    assert "out of memory: n1 counts 1 processes ended by the kernel for want of memory" in found.message

@@ -9,10 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tiny_world import Tamper, World, rung
+from judging_cases import DP
+from tiny_world import Tamper, World, make_run, rung
 
+from dist_checks.judging.files import parts
+from dist_checks.judging.judge import report
 from dist_checks.judging.reading import RECORD, TraceError, rank_list, read
 from dist_checks.trace import RECORD_BYTES, Kind, digests_path, events_path
+from launch.archive import archive
 
 
 @pytest.fixture
@@ -137,3 +141,35 @@ def test_the_record_is_that_of_the_writer() -> None:
 )
 def test_rank_list(ranks: list[int], words: str) -> None:
     assert rank_list(ranks) == words
+
+
+def test_archives_of_nodes_are_read_as_their_files_are(tmp_path: Path) -> None:
+    """Whole, beside single files that are left over, and damaged: then its ranks have left nothing."""
+    run = make_run(tmp_path / "run", [rung(), rung(DP)], {})
+    before = report(run)
+    own = run / "rungs" / "dp_replicate3"
+    kept = (own / "rank-00000.jsonl").read_bytes()
+    archive(own, [0, 1])
+    archive(own, [2])
+    assert sorted(path.name for path in own.glob("rank*")) == ["ranks-00000-00001.zip", "ranks-00002-00002.zip"]
+    assert report(run) == before
+    (own / "rank-00000.jsonl").write_bytes(kept)
+    assert report(run) == before
+    (own / "rank-00000.jsonl").unlink()
+    damaged = own / "ranks-00002-00002.zip"
+    for data in (damaged.read_bytes()[:-30], b""):
+        damaged.write_bytes(data)
+        assert read(own, 3).missing == (2,)
+        assert report(run)["status"] == "inconclusive"
+
+
+def test_a_bit_that_is_flipped_in_an_archive_is_noticed(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", [rung(), rung(DP)], {})
+    own = run / "rungs" / "dp_replicate3"
+    archive(own, [0, 1, 2])
+    whole = own / "ranks-00000-00002.zip"
+    part = parts(own)["rank-00001.digests"]
+    data = bytearray(whole.read_bytes())
+    data[part.offset + part.size // 2] ^= 1
+    whole.write_bytes(data)
+    assert "rank-00001.digests of rank 1 is damaged" in read(own, 3).cut

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
+from tiny_world import rung
 
 from dist_checks.launching import gpus, nodes_needed
 from dist_checks.matrix import ConfigError, parse
+from dist_checks.plan import Plan
+from dist_checks.session import afford
 from dist_checks.site import given
 from launch.sbatch import _shown
 from launch.scontrol import _reason, expand, fields, minutes
@@ -81,6 +85,22 @@ def test_nodes_follow_from_the_largest_rung() -> None:
     assert nodes_needed(parse({"launch": {"slurm": {"gres": "gpu:a100:4"}}}), 6) == (2, 4)
     assert nodes_needed(parse({"launch": {}}), 6) == (1, 6)
     assert gpus(parse({"launch": {"slurm": {"gres": "gpu"}}})) == 1
+
+
+def test_nodes_of_a_ray_cluster() -> None:
+    ray = {"launcher": "ray", "ray": {"nodes": 3, "cpus_per_node": 2}}
+    assert nodes_needed(parse({"launch": ray}), 8) == (3, 2)
+
+
+def test_what_a_run_costs_is_told_and_may_be_too_much(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    table = {"launcher": "slurm", "ranks_per_node": 2}
+    plan = Plan(rungs=(rung({"dp_replicate": 8}), rung()), skipped=())
+    assert afford(parse({"launch": table}), plan) == "slurm: 4 nodes with 2 devices each, about 0.002 device-hours"
+    with pytest.raises(
+        ConfigError, match=r"launch\.max_device_hours: slurm: 4 nodes .* 0.002 device-hours, more than 0"
+    ):
+        afford(parse({"launch": {**table, "max_device_hours": 0.001}}), plan)
 
 
 def test_options_of_the_command_line() -> None:

@@ -14,8 +14,6 @@ from dist_checks.judging.view import RungView, Writer
 ENDED_WRONG = {"failed": "failed", "timed_out": "did not end in time"}
 DISK = r"\bNotWritten: |OSError: \[Errno (28|30|122)\]"  # full, read-only, over quota
 AT_EXIT = (6, 7, 11)  # SIGABRT, SIGBUS, SIGSEGV
-MEMORY = "processes ended by the kernel for want of memory"
-"""As agents call this counter."""
 GIVEN_UP = {"lost": "was lost", "cancelled": "was cancelled"}
 
 
@@ -123,7 +121,6 @@ def _failed(writer: Writer, exit: Mapping[str, Any], state: str, last: int) -> F
     message = f"{left}{who} {ENDED_WRONG[state]} in step {last + 1}"
     if lines:
         message += f": {lines[-1]}"
-    message += _for_memory(exit)
     if behind:
         message += f"; behind the others: {rank_list(behind)}"
     return writer.failed(
@@ -132,14 +129,6 @@ def _failed(writer: Writer, exit: Mapping[str, Any], state: str, last: int) -> F
         ranks=early or ([first] if isinstance(first, int) else behind),
         observed=last + 1,
         allowed=writer.view.rung.steps,
-    )
-
-
-def _for_memory(exit: Mapping[str, Any]) -> str:
-    """Whom the kernel has ended, where an agent saw it."""
-    found = {node["host"]: node["rose"][MEMORY] for node in exit.get("counters") or () if MEMORY in node["rose"]}
-    return "".join(
-        f"; out of memory: {host} counts {after - before} {MEMORY}" for host, (before, after) in found.items()
     )
 
 
