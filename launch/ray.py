@@ -1,4 +1,4 @@
-"""Runs jobs on the nodes of a Ray cluster: a placement group reserves them, an actor on each holds the agent.
+"""Runs jobs on the nodes of a Ray cluster: Ray reserves them and places the agents, one on each.
 
 Ray places and counts devices; ranks are processes of the agents, as everywhere. Without a cluster, one is started here
 for as long as the launcher is open.
@@ -7,22 +7,26 @@ for as long as the launcher is open.
 from __future__ import annotations
 
 import os
-from collections import Counter
+import socket
+import subprocess
+import sys
+import tempfile
+import time
 from collections.abc import Collection, Sequence
 from contextlib import suppress
-from typing import Any
+from pathlib import Path
 
-import ray
-from ray.util import placement_group, remove_placement_group
-from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-
+from launch import logs
 from launch.base import LaunchError
+from launch.client import python_path
 from launch.cluster import ClusterLauncher
-from launch.process import PARENT
+from launch.process import PARENT, end_group, name_of
+from launch.wire import Message, Wire
 
-HERE = "local"  # as ray.init calls a cluster of its own
-STORE = 100 << 20  # bytes of its object store: nothing is put there
 SEEN = 3.0  # seconds after its agent's end until Ray has noticed what became of the actor
+STARTING = 240.0  # seconds until Ray is there: busy machines are slow
+ANSWER = 20.0  # seconds that Ray may take for an answer; where its head is gone it gives none
+PATIENCE = 30.0  # seconds to give everything back
 
 
 class RayLauncher(ClusterLauncher):
@@ -45,173 +49,100 @@ class RayLauncher(ClusterLauncher):
         """`nodes`: how many agents, by default one on each node that has CPUs, each with the CPUs and GPUs that all of
         them have; `packed`: on as few nodes as possible. `wait`: seconds until the cluster has to have room."""
         super().__init__(slots=slots, most=most, preload=preload)
-        self._address, self._count, self._packed = address, nodes, packed
-        self._cpus, self._gpus, self._room = cpus, gpus, wait
-        self._nodelist = tuple(nodelist)
-        self._mine = False
-        self._group: Any = None
-        self._actors: dict[str, Any] = {}
-        self._watches: dict[str, Any] = {}
-        self._bundles: dict[str, int] = {}
+        asked = {"address": address, "count": nodes, "packed": packed, "cpus": cpus, "gpus": gpus, "wait": wait}
+        self._asked: Message = {"do": "place", "nodelist": list(nodelist), **asked}
+        self._driver: _Driver | None = None
 
     def _start_agents(self) -> Collection[str]:
-        self._connect()
-        alive = [node for node in _cluster().nodes() if node["Alive"] and node["Resources"].get("CPU")]
-        names = names_of(alive)
-        if foreign := sorted(set(self._nodelist) - set(names.values())):
-            raise LaunchError(f"{', '.join(foreign)} is not in the cluster, which has {', '.join(names.values())}")
-        alive = [node for node in alive if names[node["NodeID"]] in (self._nodelist or names.values())]
-        if not alive:
-            raise LaunchError("the Ray cluster has no node with a CPU")
-        count = self._count or len(alive)
-        cpus = self._cpus or int(min(node["Resources"]["CPU"] for node in alive))
-        gpus = self._gpus if self._gpus is not None else int(min(node["Resources"].get("GPU", 0) for node in alive))
-        self._needs = {"CPU": float(cpus)} | ({"GPU": float(gpus)} if gpus else {})
-        bundles = [dict(self._needs) for _ in range(count)]
-        if self._nodelist:
-            bundles = [bundle | _pin(node) for bundle, node in zip(bundles, alive, strict=False)]
-        self._group = placement_group(bundles, strategy="PACK" if self._packed else "STRICT_SPREAD")
-        if not self._group.wait(self._room):
-            raise LaunchError(self._lacking(count, alive, names))
-        self._slots = self._slots or gpus or cpus
-        refs = [self._actor(index) for index in range(count)]
-        places = ray.get([actor.place.remote() for actor in refs])
-        seen: Counter[str] = Counter()
-        for index, (actor, place) in enumerate(zip(refs, places, strict=True)):
-            name = names.get(place, place[:8])
-            seen[name] += 1
-            name += f"~{seen[name]}" if seen[name] > 1 else ""
-            self._bundles[name] = index
-            self._start_on(name, actor)
-        return tuple(self._actors)
-
-    def _connect(self) -> None:
-        if ray.is_initialized():
-            return
-        address = self._address or os.environ.get("RAY_ADDRESS") or HERE
-        quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
-        if address == HERE:
-            # Ray would write a token to the user's home, which a cluster that is started later would then ask for.
-            os.environ.setdefault("RAY_AUTH_MODE", "disabled")
-            os.environ.setdefault("RAY_raylet_start_wait_time_s", "180")  # busy machines are slow
-            cores = max(self._cpus or 1, len(os.sched_getaffinity(0)))
-            quiet |= {"include_dashboard": False, "object_store_memory": STORE, "num_cpus": cores}
-        try:
-            ray.init(address=address, **quiet)
-        except Exception as error:  # some are of no class of their own
-            raise LaunchError(f"no Ray cluster at {address!r}: {' '.join(str(error).split())}") from None
-        self._mine = True
-
-    def _lacking(self, count: int, alive: Sequence[dict[str, Any]], names: dict[str, str]) -> str:
-        """In one line: what was asked for, and what there is."""
-        asked = ", ".join(f"{amount:g} {kind}" for kind, amount in self._needs.items())
-        there = "; ".join(f"{names[node['NodeID']]} {self._amounts(node['Resources'])}" for node in alive)
-        free = self._amounts(_cluster().available_resources())
-        how = "packed" if self._packed else "each on a node of its own"
-        return (
-            f"Ray had no room within {self._room:g} s for {count} agents with {asked}, {how}: "
-            f"the cluster has {len(alive)} nodes ({there}), of which {free} are free now"
-        )
-
-    def _amounts(self, resources: dict[str, float]) -> str:
-        return ", ".join(f"{resources.get(kind, 0):g} {kind}" for kind in self._needs)
-
-    def _actor(self, index: int) -> Any:
-        place = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=index)
-        needs = {"num_cpus": self._needs["CPU"], "num_gpus": self._needs.get("GPU", 0)}
-        return ray.remote(_post()).options(**needs, scheduling_strategy=place, max_restarts=0).remote()
-
-    def _start_on(self, name: str, actor: Any) -> None:
-        self._actors[name] = actor
-        self._watches[name] = actor.hold.remote(self._command(name, "python"), self._environment(), PARENT)
+        self._driver = _Driver()
+        placed = self._driver.ask(self._asked, STARTING + self._asked["wait"])
+        if "error" in placed:
+            raise LaunchError(str(placed["error"]).removeprefix("ConnectionError: "))
+        self._slots = self._slots or placed["slots"]
+        for name in placed["names"]:
+            self._replace_agent(name)
+        return tuple(placed["names"])
 
     def _replace_agent(self, name: str) -> bool:
-        if name not in self._bundles:
+        if self._driver is None or self._driver.gone:
             return False
-        self._start_on(name, self._actor(self._bundles[name]))
-        return True
+        command, environment = self._command(name, "python"), self._environment()
+        asked = {"do": "start", "name": name, "command": command, "environment": environment}
+        return "error" not in self._driver.ask(asked, ANSWER)
 
     def _how_it_ended(self, name: str) -> str:
-        watch = self._watches.get(name)
-        if watch is None:
+        if self._driver is None:
             return "there is no actor"
-        ready, _ = ray.wait([watch], timeout=SEEN if name in self._nodes else 0.0)
-        if not ready:
-            return ""
-        try:
-            return str(ray.get(watch))
-        except Exception as error:  # whatever Ray says about an actor that is gone
-            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-            return f"{type(error).__name__}: {lines[0] if lines else ''}"
+        if self._driver.gone:
+            return self._driver.gone
+        wait = SEEN if name in self._nodes else 0.0
+        told = self._driver.ask({"do": "look", "name": name, "wait": wait}, wait + ANSWER)
+        return str(told.get("how", told.get("error", "")))
 
     def _end_agent(self, name: str) -> None:
-        self._watches.pop(name, None)
-        if (actor := self._actors.pop(name, None)) is not None:
-            with suppress(Exception):
-                ray.kill(actor)
+        if self._driver is not None and not self._driver.gone:
+            self._driver.ask({"do": "end", "name": name}, ANSWER)
 
     def _stop(self) -> None:
-        for name in list(self._actors):
-            self._end_agent(name)
-        if self._group is not None:
-            with suppress(Exception):
-                remove_placement_group(self._group)
-            self._group = None
-        if self._mine:
-            ray.shutdown()
-            self._mine = False
+        if self._driver is not None:
+            self._driver.close()
+            self._driver = None
 
 
-def _post() -> type:
-    """The class of the actors. Local, so that Ray sends it by value: a node needs no more than what agents need."""
+class _Driver:
+    """The process that is connected to Ray, see :mod:`launch.ray_driver`."""
 
-    class Post:
-        def place(self) -> str:
-            return str(ray.get_runtime_context().get_node_id())
+    def __init__(self) -> None:
+        self.gone = ""  # why it answers no more
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115  # has no name, so it cannot stay behind
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "launch.ray_driver"],
+                stdin=theirs.fileno(),
+                stdout=theirs.fileno(),
+                stderr=self._log,
+                env={**os.environ, "PYTHONPATH": python_path(), PARENT: str(os.getpid()), **_known()},
+                start_new_session=True,  # Ctrl-C is for the launcher, which then gives everything back in order
+            )
+        self._wire = Wire(os.dup(ours.fileno()), ours.detach())
 
-        def hold(self, command: list[str], env: dict[str, str], parent: str) -> str:
-            """Runs the agent; returns how it ended."""
-            import os
-            import subprocess
-            import sys
-            import tempfile
+    def ask(self, request: Message, patience: float) -> Message:
+        """Its answer; one with an error where there is none."""
+        until = time.monotonic() + patience
+        self._wire.send(request)
+        while not self.gone and self._wire.open and time.monotonic() < until:
+            self._wire.wait(until - time.monotonic())
+            self._wire.flush()
+            if answers := self._wire.receive():
+                return answers[0]
+        if not self.gone:
+            self.gone = f"Ray {self._how() or f'has not answered for {patience:g} s'}"
+            end_group(self._process.pid)
+        return {"error": self.gone}
 
-            path = os.pathsep.join(filter(None, (env["PYTHONPATH"], os.environ.get("PYTHONPATH", ""))))
-            with tempfile.TemporaryFile() as log:
-                process = subprocess.Popen(
-                    [sys.executable, *command[1:]],
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    env={**os.environ, **env, "PYTHONPATH": path, parent: str(os.getpid())},
-                    start_new_session=True,
-                )
-                code = process.wait()
-                log.seek(0)
-                end = log.read()[-4000:].decode(errors="replace").strip()
-            return "\n".join(filter(None, (f"the agent ended with {code}", end)))
+    def _how(self) -> str:
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(1.0)
+        code = self._process.returncode
+        if code is None:
+            return ""
+        how = f"has ended its driver with {name_of(-code) if code < 0 else f'exit code {code}'}"
+        end = logs.tail(Path(f"/proc/self/fd/{self._log.fileno()}"), lines=3)
+        return "\n".join(filter(None, (how, end)))
 
-    return Post
-
-
-def _cluster() -> Any:
-    """Ray, whose questions about the cluster have no types."""
-    return ray
-
-
-def _pin(node: dict[str, Any]) -> dict[str, float]:
-    """A little of the resource that only this node has."""
-    mark = next((kind for kind in node["Resources"] if kind.startswith("node:") and "__" not in kind), "")
-    return {mark: 0.001} if mark else {}
+    def close(self) -> None:
+        self._wire.close()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(PATIENCE)
+        end_group(self._process.pid)
+        self._process.wait()
+        self._log.close()
 
 
-def names_of(nodes: Sequence[dict[str, Any]]) -> dict[str, str]:
-    """By id: the name that the node was started with, else that of its machine, else with a part of its id."""
-    hosts = Counter(node["NodeManagerHostname"] for node in nodes)
-    names = Counter(node.get("NodeName") for node in nodes)
-    found: dict[str, str] = {}
-    for node in nodes:
-        host, name = node["NodeManagerHostname"], node.get("NodeName")
-        given = bool(name) and name != node["NodeManagerAddress"] and names[name] == 1
-        found[node["NodeID"]] = str(name) if given else host if hosts[host] == 1 else f"{host}-{node['NodeID'][:6]}"
-    return found
+def _known() -> dict[str, str]:
+    """Of a caller that is connected to Ray by itself: the same cluster."""
+    ray = sys.modules.get("ray")
+    if ray is None or not ray.is_initialized():
+        return {}
+    return {"RAY_ADDRESS": str(ray.get_runtime_context().gcs_address)}

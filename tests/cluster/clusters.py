@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 ROOT = Path(__file__).parents[2]
 MATRIX = Path(__file__).with_name("six.toml")
 PYTHON = [sys.executable, "-P", "-m", "dist_checks"]
@@ -73,4 +75,14 @@ def over(job: str) -> bool:
 
 def report(out: Path) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((out / "report.json").read_text())
+    return found
+
+
+def ours(mark: str) -> list[str]:
+    """Processes of any kind that have this mark in their environment: what a run has started hands it on."""
+    found = []
+    for process in psutil.process_iter(["cmdline", "environ", "status"]):
+        mine = (process.info["environ"] or {}).get("TEST_RUN") == mark
+        if mine and process.pid != os.getpid() and process.info["status"] != psutil.STATUS_ZOMBIE:
+            found.append(" ".join(process.info["cmdline"] or ()))
     return found

@@ -17,6 +17,8 @@ from launch.scontrol import fields
 
 pytestmark = [pytest.mark.usefixtures("slurm"), pytest.mark.timeout(600)]
 
+ONE_NODE = ["exit.json", "job.json", "ranks-00000-00001.zip"]
+"""The files of a rung of two ranks on one node."""
 FEW = "dp_replicate4 and not tp2 and not accum2"
 
 
@@ -28,6 +30,7 @@ def test_one_rung(tmp_path: Path) -> None:
     out = tmp_path / "run"
     job = in_allocation(out, "tp2+sp", MATRIX, script="rung", nodes=1)
     assert exit_code(job) == 0, Path(f"{out}.log").read_text()
+    assert sorted(path.name for path in (out / "rungs" / "tp2+sp").iterdir()) == ONE_NODE
     assert {rung["id"] for rung in report(out)["rungs"] if rung["role"] == "rung"} == {"tp2", "tp2+sp"}
 
 

@@ -8,9 +8,8 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
-from clusters import PYTHON, environment, in_allocation, over, report, run, wait_until
+from clusters import PYTHON, environment, in_allocation, ours, over, report, run, wait_until
 
 pytestmark = [pytest.mark.usefixtures("slurm"), pytest.mark.timeout(600)]
 
@@ -27,16 +26,6 @@ slots = 1
 cold_twin = false
 slurm = {{ nodes = 2, mem = "1000", time = "00:{minutes:02}:00", wait = {wait} }}
 """
-
-
-def ours(mark: str) -> list[str]:
-    """Processes, of any kind, that a run with this mark in its environment has started."""
-    found = []
-    for process in psutil.process_iter(["cmdline", "environ", "status"]):
-        mine = (process.info["environ"] or {}).get("TEST_RUN") == mark
-        if mine and process.pid != os.getpid() and process.info["status"] != psutil.STATUS_ZOMBIE:
-            found.append(" ".join(process.info["cmdline"] or ()))
-    return found
 
 
 @pytest.fixture

@@ -13,7 +13,9 @@ from typing import Any
 
 import psutil
 import pytest
-from clusters import environment, in_allocation, over, report, run, wait_until
+from clusters import environment, in_allocation, ours, over, report, run, wait_until
+
+from dist_checks.judging.files import parts
 
 pytestmark = [pytest.mark.usefixtures("slurm"), pytest.mark.timeout(900)]
 
@@ -85,7 +87,7 @@ def finished(out: Path, job: str) -> None:
     wait_until(lambda: over(job), 600)
     log = Path(f"{out}.log").read_text()
     assert (out / "report.json").exists(), log
-    wait_until(lambda: not agents(out), 10)
+    wait_until(lambda: not ours(str(out)), 15)
 
 
 def test_a_node_that_dies_takes_its_rungs_with_it_and_no_others(begin: Any, slurm: str) -> None:
@@ -192,5 +194,7 @@ def test_a_folder_that_nodes_cannot_see(begin: Any, tmp_path: Path) -> None:
         check=False,
     )
     assert ended.stdout.strip().endswith("PASS 3 rungs equal to one device"), ended.stdout + ended.stderr
-    assert (hidden / "run" / "rungs" / "dp_replicate2" / "rank-00001.digests").stat().st_size > 1000
-    assert (hidden / "run" / "rungs" / "dp_replicate2" / "rank-00001.log").exists()
+    found = parts(hidden / "run" / "rungs" / "dp_replicate2")
+    assert found["rank-00001.digests"].size > 1000
+    assert {part.path.name for part in found.values()} == {"ranks-00000-00000.zip", "ranks-00001-00001.zip"}
+    assert "rank-00001.log" in found

@@ -41,3 +41,17 @@ def test_the_verdict_names_the_node(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     ended = dist_checks("run", tmp_path / "m.toml", *planted, *others, "--out", tmp_path / "others")
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "n3" not in {name for names in hosts(tmp_path / "others").values() for name in names}
+
+
+def test_every_node_is_asked_and_the_odd_one_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ("doctor", "--launcher", "slurm", "--slurm", "nodes=3", "--slurm", "mem=1000", "--every-node")
+    ended = dist_checks(*words)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    lines = [line.split()[0] + " " + " ".join(line.split()[1:4]) for line in ended.stdout.strip().splitlines()]
+    assert lines == ["ok node n1 9", "ok node n2 9", "ok node n3 9", "ok n1 with n2", "ok n2 with n3"]
+    assert "9 products, the bits of 2 other nodes" in ended.stdout
+
+    monkeypatch.setenv("DIST_CHECKS_FAULTY_NODE", "n2")
+    ended = dist_checks(*words, "--fault", "host_multiplies_wrongly")
+    assert ended.returncode == 1, ended.stdout + ended.stderr
+    assert [line.split()[3] for line in ended.stdout.splitlines() if line.startswith("NOT OK")] == ["n2"]
