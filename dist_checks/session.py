@@ -80,7 +80,7 @@ def run(
         else:
             facts = describe(matrix, launcher, fault)
         plan = _choose(_plan(matrix, facts, launcher), select, failed_in)
-        cost = afford(matrix, plan)
+        cost = afford(matrix, plan, launcher)
         folder = new_folder(matrix.name, out)
         stack.enter_context(stored.alone(folder, new=True))
         progress = stack.enter_context(show(len(plan.rungs)))
@@ -193,12 +193,21 @@ def plan(matrix: Matrix | Mapping[str, Any], *, select: str = "") -> Plan:
         return _choose(_plan(matrix, facts, launcher), select, None)
 
 
-def afford(matrix: Matrix, plan: Plan) -> str:
-    """Where it is going to run and what that costs, in a line. Raises ConfigError where it is more than allowed."""
+def afford(matrix: Matrix, plan: Plan, launcher: Launcher | None = None) -> str:
+    """Where it is going to run and what that costs, in a line. Raises ConfigError where it is more than allowed.
+
+    ``launcher`` is one that knows its nodes; else they are what the plan needs.
+    """
     worlds = {rung.id: rung.layout.world_size for rung in plan.rungs}
     hours, most = device_hours(worlds, last_seconds()), matrix.launch.max_device_hours
     nodes, each = nodes_needed(matrix, max(worlds.values()))
-    where = "this machine" if matrix.launch.launcher == "local" else f"{nodes} nodes with {each} devices each"
+    where = f"{nodes} node{'s' * (nodes > 1)} with {each} device{'s' * (each > 1)} each"
+    if isinstance(launcher, ClusterLauncher):
+        there = launcher.slots
+        named = ", ".join([*list(there)[:4], *([f"{len(there) - 4} more"] if len(there) > 4 else [])])
+        where = f"{len(there)} node{'s' * (len(there) > 1)} ({named}) with {sum(there.values())} devices together"
+    elif matrix.launch.launcher == "local":
+        where = "this machine"
     said = f"{matrix.launch.launcher}: {where}, about {hours:.3f} device-hours"
     if most is not None and hours > most:
         raise ConfigError(f"launch.max_device_hours: {said}, more than {most:g}")

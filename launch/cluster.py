@@ -78,6 +78,11 @@ class ClusterLauncher(ABC):
         return tuple(sorted(self._nodes))
 
     @property
+    def slots(self) -> dict[str, int]:
+        """Of each node: ranks at a time."""
+        return {name: self._nodes[name].slots for name in self.nodes}
+
+    @property
     def devices(self) -> int:
         """That the nodes have together, as far as they were told which are theirs."""
         self._ready()
