@@ -19,6 +19,10 @@ SMALL = {"layers": 2, "width": 16, "samples": 150}
 """Options of the built-in recipes: every part that a fault can break, and no more."""
 
 
+PATIENT = {"cold_twin": False, "deadline": 120.0, "stall": 60.0}
+"""How ladders are launched, unless a fault makes a rung hang."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planted:
     """One fault, and what must come of it."""
@@ -59,9 +63,13 @@ class Planted:
             "steps": 2,
             "blame": {"budget": 4 if self.blamed == "race" else 2},
             **given,
-            "launch": {"cold_twin": False, "deadline": 120.0, "stall": 60.0, **given.get("launch", {})},
+            "launch": {**PATIENT, **given.get("launch", {})},
             "options": options,
         }
+
+    def healthy(self) -> dict[str, Any]:
+        """The same ladder as it is run without the fault, where nothing has to be taken for hung in seconds."""
+        return {**self.matrix(), "launch": PATIENT, "blame": {"budget": 0}}
 
     @property
     def expected_sets(self) -> list[list[str]]:

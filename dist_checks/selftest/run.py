@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -201,8 +202,8 @@ class _Clean:
         self.alarms: list[str] = []
 
     def run(self, fault: Planted, launcher: SharingLauncher) -> None:
-        matrix = fault.matrix()
-        key = repr(sorted((name, repr(value)) for name, value in matrix.items() if name != "blame"))
+        matrix = fault.healthy()
+        key = json.dumps(matrix, sort_keys=True)
         if key in self._ladders:
             return
         self._ladders.add(key)

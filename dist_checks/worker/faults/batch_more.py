@@ -31,7 +31,7 @@ FAULT = Fault(
         "axes": {"dp_replicate": 3, "accum": 5},
         "steps": 2,
         "combine": {"mode": "singles"},
-        "launch": {"stall": 8.0},
+        "launch": {"stall": 10.0},
     },
     step=2,
 )

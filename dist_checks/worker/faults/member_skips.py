@@ -34,6 +34,6 @@ FAULT = Fault(
     axes=((Axis.DP_SHARD,),),
     check="collectives",
     plant=plant,
-    planted_in={"axes": {"dp_shard": 3, "accum": 5}, "combine": {"mode": "singles"}, "launch": {"stall": 8.0}},
+    planted_in={"axes": {"dp_shard": 3, "accum": 5}, "combine": {"mode": "singles"}, "launch": {"stall": 10.0}},
     step=1,
 )

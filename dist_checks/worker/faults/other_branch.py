@@ -37,6 +37,6 @@ FAULT = Fault(
     axes=((Axis.DP_REPLICATE,),),
     check="collectives",
     plant=plant,
-    planted_in={"axes": {"dp_replicate": 3, "accum": 5}, "combine": {"mode": "singles"}, "launch": {"stall": 8.0}},
+    planted_in={"axes": {"dp_replicate": 3, "accum": 5}, "combine": {"mode": "singles"}, "launch": {"stall": 10.0}},
     step=1,
 )

@@ -35,6 +35,6 @@ FAULT = Fault(
     axes=((Axis.TP,),),
     check="collectives",
     plant=plant,
-    planted_in={"axes": {"tp": 2, "accum": 5}, "steps": 3, "combine": {"mode": "singles"}, "launch": {"stall": 8.0}},
+    planted_in={"axes": {"tp": 2, "accum": 5}, "steps": 3, "combine": {"mode": "singles"}, "launch": {"stall": 10.0}},
     step=2,
 )
