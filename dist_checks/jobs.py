@@ -61,5 +61,6 @@ def payload(matrix: Matrix, setting: Setting, folder: Path, fault: str | None) -
         "folder": str(folder.absolute()),
         "recipe": matrix.recipe,
         "options": matrix.options | matrix.custom_of(setting).options,
+        "record_every": matrix.record_every,
         "train": train | {"clip": train["clip"] or None},
     }

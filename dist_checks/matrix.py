@@ -139,6 +139,9 @@ class Matrix:
     """Built in, or ``my_pkg.train:MyRecipe``."""
     steps: _AtLeastOne = 8
     seeds: tuple[int, ...] = (0,)
+    record_every: _AtLeastOne = 1
+    """Gradients and weights are recorded in the first five steps, and then in every so many. Losses, norms, samples and
+    collectives are recorded in every step."""
     exact: bool = True
     """Compute in float64 where the precision axis is off; else in float32, judged by a float64 run."""
     options: dict[str, Any] = field(default_factory=dict)

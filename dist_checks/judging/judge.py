@@ -16,6 +16,7 @@ from dist_checks.judging.accepting import Accepted
 from dist_checks.judging.blame import blame
 from dist_checks.judging.checks import CHECKS, Check
 from dist_checks.judging.deciding import deciding
+from dist_checks.judging.late import FEWEST, Pair, late
 from dist_checks.judging.measured import contributions, sensitivity, series
 from dist_checks.judging.outcome import Outcome, rung_status
 from dist_checks.judging.reading import TraceError, read
@@ -132,6 +133,7 @@ class _Bench:
         self._plan = plan
         self._needed = {id for rung in rungs for id in (rung.reference, rung.truth, rung.twin_of) if id}
         self._kept: dict[str, Seen] = {}
+        self._late: dict[str, Mapping[int, float]] = {}
         self.judged: dict[str, RungJudgement] = {}
 
     def _seen(self, id: str | None) -> Seen | None:
@@ -183,7 +185,7 @@ class _Bench:
             truth=self._seen(rung.truth),
             repeated=self._seen(rung.twin_of),
             others_repeat=self._others_repeat(rung),
-            seeds=self._seeds(rung),
+            pairs=self._pairs(rung),
             recipe={**recipe, **recipe.get("custom", {}).get(named, {})},
             train={**self._plan.get("train", {}), **custom.get("train", {})},
             custom=custom,
@@ -199,14 +201,25 @@ class _Bench:
             return False
         return True if str(Status.PASS) in told else None
 
-    def _seeds(self, rung: Rung) -> dict[int, Seen]:
-        reference = self._rungs.get(str(rung.reference or rung.truth))
-        if reference is None:
-            return {}
-        singles = (r for r in self._rungs.values() if r.role is Role.SINGLE and r.recipe == reference.recipe)
-        same = (r for r in singles if r.setting == reference.setting)
-        found = {single.seed: self._seen(single.id) for single in same}
-        return {seed: seen for seed, seen in found.items() if seen is not None}
+    def _pairs(self, rung: Rung) -> list[Pair]:
+        """What of each seed the planned rungs of the same setting are compared with, where curves are long enough."""
+        out = []
+        for other in self._rungs.values():
+            same = other.setting == rung.setting and other.recipe == rung.recipe and other.role is rung.role
+            theirs = str(other.reference or other.truth)
+            if rung.steps >= FEWEST and same and other.cold == rung.cold and theirs in self._rungs:
+                out.append(Pair(seed=other.seed, mine=self._late_of(other.id), theirs=self._late_of(theirs)))
+        return out
+
+    def _late_of(self, id: str) -> Mapping[int, float]:
+        """Empty where the files cannot be read: the rung's own judgement says so."""
+        if id not in self._late:
+            try:
+                seen = self._seen(id)
+                self._late[id] = late(seen) if seen is not None else {}
+            except TraceError:
+                self._late[id] = {}
+        return self._late[id]
 
 
 def ask(name: str, check: Check, view: RungView) -> tuple[Finding, ...]:

@@ -11,6 +11,7 @@ import numpy as np
 
 from dist_checks.axes import Axis, Layout
 from dist_checks.judging.comparison import Comparison, compare
+from dist_checks.judging.late import Pair
 from dist_checks.judging.reading import Trace
 from dist_checks.judging.routing import Flip, Share, excuse, excused_by_rounding, flips, routes, shares
 from dist_checks.judging.seen import Seen
@@ -40,8 +41,8 @@ class RungView:
     """Of a twin: the rung that it repeats."""
     others_repeat: bool | None = None
     """Of a cold twin: whether a warm rerun gave the same bits; None where there was none."""
-    seeds: Mapping[int, Seen] = field(default_factory=dict)
-    """What the rung is compared with, of each seed: for the spread of late curves."""
+    pairs: Sequence[Pair] = ()
+    """The late curves of this setting beside those of what it is compared with, of each seed."""
     recipe: Mapping[str, Any] = field(default_factory=dict)
     train: Mapping[str, Any] = field(default_factory=dict)
     custom: Mapping[str, Any] = field(default_factory=dict)

@@ -10,9 +10,11 @@ class Record:
     """Steps are counted from 0. The step event itself is always written."""
 
     every: int = 1
-    """Digests of gradients and weights in every so many steps, the first included."""
+    """Digests of gradients and weights in the ``first`` steps, and then in every so many, counted from 0."""
+    first: int = 5
+    """So many steps at the start have them all: what single steps are judged by."""
     state_every: int = 4
-    """Optimizer state after every so many of those steps, the first included; 0 for never."""
+    """Optimizer state after every so many of those steps, counted from 0; 0 for never."""
     outputs_steps: int = 1
     """Block outputs and their gradients, per sample, in so many first steps."""
     routing_steps: int = 2
@@ -25,17 +27,19 @@ class Record:
     """Environment variables whose values, as this rank sees them, are written down with the evidence."""
 
     def __post_init__(self) -> None:
-        if self.every < 1 or self.state_every < 0 or self.outputs_steps < 0:
+        if self.every < 1 or min(self.first, self.state_every, self.outputs_steps) < 0:
             raise ValueError(
-                f"every ({self.every}) must be at least 1, state_every ({self.state_every}) and outputs_steps "
-                f"({self.outputs_steps}) at least 0"
+                f"every ({self.every}) must be at least 1, first ({self.first}), state_every ({self.state_every}) and "
+                f"outputs_steps ({self.outputs_steps}) at least 0"
             )
 
     def tensors_at(self, step: int) -> bool:
-        return step % self.every == 0
+        return step < self.first or step % self.every == 0
 
     def state_at(self, step: int) -> bool:
-        return self.state_every > 0 and self.tensors_at(step) and step // self.every % self.state_every == 0
+        if not self.state_every:
+            return False
+        return step % (self.every * self.state_every) == 0 or (step < self.first and step % self.state_every == 0)
 
     def routing_at(self, step: int) -> bool:
         return step < self.routing_steps

@@ -78,7 +78,9 @@ def _train(payload: Mapping[str, Any], rung: Rung, folder: Path) -> None:
     }
     # Under a dispatch mode nothing is compiled; what the model narrows is known from the single that is not.
     record = Record(
-        narrowing=rung.role is Role.SINGLE and Axis.COMPILE not in rung.setting, env=tuple(payload.get("env") or ())
+        every=int(payload.get("record_every", 1)),
+        narrowing=rung.role is Role.SINGLE and Axis.COMPILE not in rung.setting,
+        env=tuple(payload.get("env") or ()),
     )
     attach = partial(Probe.attach, folder=folder, rank=world.rank, header=header, record=record)
     trainers.choose(world)(

@@ -16,8 +16,12 @@ import pytest
 from ladders import Ladder, findings
 
 from dist_checks import ConfigError, judge
+from dist_checks.judging.reading import read
+from dist_checks.judging.seen import Seen
 from dist_checks.judging.verdict import ExitCode
+from dist_checks.rung import Rung
 from dist_checks.session import Outcome
+from dist_checks.trace import Kind
 
 COLD = {"cold_twin": True, "deadline": 120.0}
 
@@ -63,6 +67,18 @@ def test_fp32_and_the_small_steps_of_sgd_raise_nothing(ladder: Ladder, seed: int
         train={"optimizer": "sgd", "learning_rate": 3e-3},
     )
     assert outcome.exit_code() is ExitCode.PASS, outcome.report["sentence"]
+
+
+def test_a_long_run_records_tensors_now_and_then(ladder: Ladder) -> None:
+    """SGD's formula with momentum, norms and losses go on where they can."""
+    axes = {"dp_replicate": 2, "precision": "bf16"}
+    outcome = ladder(axes, steps=14, record_every=6, train={"optimizer": "sgd"}, combine={"mode": "singles"})
+    assert outcome.report["sentence"] == "PASS 1 rung equal to one device"
+    plan = json.loads((outcome.folder / "plan.json").read_text())
+    rung = next(Rung.from_json(each) for each in plan["rungs"] if each["id"] == "dp_replicate2")
+    seen = Seen(rung, read(outcome.folder / "rungs" / rung.id, rung.layout.world_size))
+    assert set(seen.full(Kind.GRADIENT).steps) == {0, 1, 2, 3, 4, 6, 12}
+    assert len(seen.trace.steps) == 14
 
 
 def test_the_cold_start_gives_the_bits_of_the_warm_one(healthy: Outcome) -> None:

@@ -240,7 +240,7 @@ def test_the_same_seed_has_the_same_rng_hash(tmp_path: Path) -> None:
 
 def test_how_often_is_a_setting(tmp_path: Path) -> None:
     model, optimizer = made()
-    probe = attach(model, optimizer, tmp_path, record=Record(every=2, state_every=2, applied=False))
+    probe = attach(model, optimizer, tmp_path, record=Record(every=2, first=0, state_every=2, applied=False))
     train(model, optimizer, probe, steps=6)
     probe.close()
     found = recorded(tmp_path)
@@ -253,6 +253,9 @@ def test_how_often_is_a_setting(tmp_path: Path) -> None:
     assert steps(Kind.STATE) == [0, 4]
     assert steps(Kind.APPLIED) == []
     assert sorted(rank_trace(tmp_path).steps) == list(range(6))
+    often = Record(every=10, first=3, state_every=2)
+    assert [step for step in range(41) if often.tensors_at(step)] == [0, 1, 2, 10, 20, 30, 40]
+    assert [step for step in range(41) if often.state_at(step)] == [0, 2, 20, 40]
     with pytest.raises(ValueError, match=r"every \(0\) must be at least 1"):
         Record(every=0)
 

@@ -164,9 +164,11 @@ def _formula(view: RungView, writer: Writer, mine: Full) -> Finding | None:
         return None
     worst, count = 0.0, 0
     momenta: dict[str, Any] = {}
-    for step in mine.steps:
+    for step in range(mine.steps[-1] + 1):
         if view.own.skipped(step):
             continue
+        if step not in mine.steps:
+            break  # the momentum of what was not recorded is not known
         for group in groups:
             rate = group.rate(step)
             if not group.is_sgd or rate is None:
