@@ -18,7 +18,7 @@ from dist_checks.worker.faults import FAULTS, find
 from launch.local import LocalLauncher
 
 # Those of an axis: the others have tests of their own below and in test_faults.py.
-HERE = ("O01", "O02", "O04", "O10", "O12", "O13", "O16", "O19", "O23a", "O23b")
+HERE = ("O01", "O02", "O04", "O10", "O12", "O13", "O16", "O19", "O23a", "O23b", "learning_stops")
 
 
 @pytest.mark.parametrize("id", HERE)
