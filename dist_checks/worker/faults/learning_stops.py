@@ -23,7 +23,7 @@ def plant(rung: Rung) -> None:
         return None if calls > FROM else real(self, *args, **kwargs)
 
     if rung.setting.degree(Axis.ACCUM) > 1:
-        torch.optim.AdamW.step = step  # type: ignore[method-assign]  # that is what planting means
+        torch.optim.AdamW.step = step  # type: ignore[assignment]  # that is what planting means
 
 
 FAULT = Fault(
