@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import tempfile
 import time
 from dataclasses import dataclass
 from importlib import metadata
-from pathlib import Path
 
 from dist_checks.jobs import DESCRIBE
 from dist_checks.launching import PRELOAD
+from launch import scratch
 from launch.base import Exit, Job, State
 from launch.local import LocalLauncher
 
@@ -32,16 +31,16 @@ def examine() -> list[Check]:
     if not checks[0].ok:
         return checks
     started = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="dist-checks-") as folder, LocalLauncher(preload=PRELOAD) as launcher:
-        payload = {"folder": folder, "recipe": "gpt", "options": {}, "train": {}}
+    with scratch.held("dist-checks-") as folder, LocalLauncher(preload=PRELOAD) as launcher:
+        payload = {"folder": str(folder), "recipe": "gpt", "options": {}, "train": {}}
         jobs = [
-            Job(name="describe", folder=Path(folder), world_size=1, entry=DESCRIBE, payload=payload),
-            Job(name="warm", folder=Path(folder, "warm"), world_size=2, entry=KNOWN_ANSWER, deadline=60),
-            Job(name="cold", folder=Path(folder, "cold"), world_size=2, entry=KNOWN_ANSWER, deadline=60, cold=True),
+            Job(name="describe", folder=folder, world_size=1, entry=DESCRIBE, payload=payload),
+            Job(name="warm", folder=folder / "warm", world_size=2, entry=KNOWN_ANSWER, deadline=60),
+            Job(name="cold", folder=folder / "cold", world_size=2, entry=KNOWN_ANSWER, deadline=60, cold=True),
         ]
         exits = {exit.job: exit for exit in launcher.run(jobs)}
         ready = time.monotonic() - started
-        recipe = Path(folder, "recipe.json")
+        recipe = folder / "recipe.json"
         accelerators = json.loads(recipe.read_text()).get("accelerators", 0) if recipe.is_file() else 0
     checks += [
         Check(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -14,6 +13,7 @@ from typing import Any
 from dist_checks.doctor import Check
 from dist_checks.launching import open_launcher
 from dist_checks.matrix import ConfigError, Matrix
+from launch import scratch
 from launch.base import Exit, Job, LaunchError, State
 from launch.cluster import ClusterLauncher
 
@@ -25,14 +25,14 @@ def sweep(matrix: Matrix, fault: str = "") -> list[Check]:
     """A line for each node and each pair. Raises ConfigError where the launcher cannot start, or has one machine."""
     placed = replace(matrix, launch=replace(matrix.launch, ranks_per_node=1))
     try:
-        with open_launcher(placed) as launcher, tempfile.TemporaryDirectory(prefix="dist-checks-") as folder:
+        with open_launcher(placed) as launcher, scratch.held("dist-checks-") as folder:
             if not isinstance(launcher, ClusterLauncher):
                 raise ConfigError("--every-node: one machine is all that the launcher 'local' has")
             names = launcher.nodes
-            jobs = list(_jobs(names, Path(folder), fault))
+            jobs = list(_jobs(names, folder, fault))
             exits = {exit.job: exit for exit in launcher.run(jobs)}
             lost = [Check(what="nodes", ok=False, seen=note.splitlines()[0]) for note in launcher.notes]
-            return [*lost, *_nodes(names, exits, Path(folder)), *_pairs(names, exits)]
+            return [*lost, *_nodes(names, exits, folder), *_pairs(names, exits)]
     except LaunchError as error:
         raise ConfigError(f"--every-node: {error}") from None
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gc
+import getpass
 import importlib
 import os
+import re
 import shutil
 import signal
 import socket
 import sys
+import tempfile
 import time
 import traceback
 import warnings
@@ -193,6 +196,13 @@ class Agent:
         shutil.rmtree(self._scratch, ignore_errors=True)
 
 
+def _user() -> str:
+    """As torch writes it."""
+    with contextlib.suppress(KeyError, OSError):
+        return re.sub(r'[\\/:*?"<>|]', "_", getpass.getuser())
+    return f"uid_{os.getuid()}"
+
+
 def _ignore(signum: int, frame: FrameType | None) -> None:
     pass
 
@@ -222,6 +232,8 @@ def serve(wire: Wire, preload: Sequence[str], make: Callable[[Wire], Agent]) -> 
     os.dup2(nothing, 0)
     os.close(nothing)
     os.environ.update(dict.fromkeys(THREADS, "1"))
+    # The temporary folder of a rank goes with its job: what has been compiled is to stay where it always was.
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", os.path.join(tempfile.gettempdir(), f"torchinductor_{_user()}"))
     for name in [name for name in os.environ if name.startswith("TORCHELASTIC_") or name == INIT_METHOD]:
         del os.environ[name]  # of a job that this agent is itself part of
     sys.path.insert(0, os.getcwd())

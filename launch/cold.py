@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from launch import logs
-from launch.crew import Crew, Member, spawn
+from launch.crew import TEMPORARY, Crew, Member, spawn
 from launch.process import PARENT, alive, die_with_parent, end_group
 from launch.rank import Task, Word, pid_of
 
@@ -54,7 +54,8 @@ class ColdCrew(Crew):
         self._log = self._task.folder / "elastic.log"
         self._log.write_bytes(b"")
         module = ("launch.cold", str(path), str(len(self.members)))
-        self._elastic = spawn(module, env=self._order["env"], log=self._log)
+        env = {"TMPDIR": str(self._task.scratch / TEMPORARY), **self._order["env"]}
+        self._elastic = spawn(module, env=env, log=self._log)
         watch(self._elastic)
 
     def child_ended(self, pid: int, status: int, now: float) -> None:

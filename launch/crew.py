@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from launch import logs, memory, rank, spying
+from launch import logs, memory, rank, shared, spying
 from launch.process import PARENT, alive, device_context, end_group, free_port
 from launch.wire import Message
 
@@ -25,6 +25,7 @@ LAST_WORDS = 1.0  # and when another has failed
 PULSE = 1.0  # seconds between two looks for a sign of life, at most
 GIVE_UP = 5.0  # seconds after SIGKILL: a process that waits for a device may outlive it for ever
 NEVER = math.inf
+TEMPORARY = "tmp"  # in the scratch folder of a job: where its ranks make temporary files
 
 # How long ago a rank may have died when its death is seen, seconds. What others say in this time is a consequence.
 NOTICED = 0.05
@@ -105,6 +106,7 @@ class Crew:
         self._stalled = False
         self._spy = 0  # process id of what asks the kernel about ranks that do not answer
         self._oom_kills = memory.oom_kills()
+        self._shared_before, self._shared = shared.names(), set[str]()  # before the job; what its ranks have mapped
         self._stall = order.get("stall") or NEVER
         self._pulse = Pulse(self.folder, order["ranks"], order.get("pulse", ""))
         self._error = ""
@@ -154,7 +156,7 @@ class Crew:
 
     def _prepare(self) -> Path:
         """Empty logs, and the task file."""
-        self._task.scratch.mkdir()
+        (self._task.scratch / TEMPORARY).mkdir(parents=True)
         self._task.folder.mkdir(parents=True, exist_ok=True)
         for member in self.members:
             logs.log_of(self._task.folder, member.rank).write_bytes(b"")
@@ -198,6 +200,8 @@ class Crew:
             "LOCAL_WORLD_SIZE": str(len(ranks)),
             "GROUP_RANK": str(self._order.get("group_rank", 0)),
             **self._master,
+            # What a rank leaves there goes with the job, even if the rank is killed.
+            "TMPDIR": str(self._task.scratch / TEMPORARY),
             **self._order["env"],
         }
 
@@ -249,6 +253,7 @@ class Crew:
             }
         )
         if bad and not after and self._phase == "running":
+            self._note_shared()
             self._ask(LAST_WORDS)
             self.end_soon(GRACE)
 
@@ -256,6 +261,7 @@ class Crew:
         if self.over or not all(member.over for member in self.members):
             return
         self.over, self.due = True, NEVER
+        shared.remove(self._shared - self._shared_before)
         shutil.rmtree(self._task.scratch, ignore_errors=True)
         self._tell(
             {
@@ -280,11 +286,17 @@ class Crew:
         self._phase, self.due = "killed", time.monotonic() + GIVE_UP
         if self._spy and alive(self._spy):
             end_group(self._spy)
+        self._note_shared()
         for member in self._at_work():
             member.killed = True
         for member in self._living():
             if member.pid:
                 end_group(member.pid)
+
+    def _note_shared(self) -> None:
+        """What is going to stay behind: those that end in order take theirs away."""
+        if shared.names() - self._shared_before - self._shared:
+            self._shared |= shared.mapped(member.pid for member in self._at_work() if member.pid)
 
     def tick(self, now: float) -> None:
         """Does what is due."""
@@ -314,6 +326,7 @@ class Crew:
             self._finish_if_empty(now)
 
     def _look_again(self, now: float) -> None:
+        self._note_shared()
         self.due = min(self._deadline, now + min(PULSE, self._stall / 4) if self._stall < NEVER else NEVER)
 
     def _ask(self, patience: float) -> None:

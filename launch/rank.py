@@ -10,6 +10,7 @@ import os
 import random
 import signal
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable, Mapping
@@ -176,6 +177,7 @@ def forked(task: Task, rank: int, env: Mapping[str, str], parent: int, forget: C
         die_with_parent(parent)
         be_seen_by(parent)
         os.environ.update(env)
+        tempfile.tempdir = None  # the server has looked for its own
         sys.argv = [task.entry]
         # Libraries that draw their first seed from the system would otherwise agree on all ranks.
         random.seed()

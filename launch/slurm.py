@@ -7,17 +7,17 @@ ends one step. Submit the allocation with --no-kill, or Slurm ends all of it whe
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from launch import logs
+from launch import logs, scratch
 from launch.base import LaunchError
 from launch.cluster import ClusterLauncher
 from launch.process import PARENT, end_group, name_of
@@ -57,7 +57,8 @@ class SlurmLauncher(ClusterLauncher):
         super().__init__(slots=slots, most=most, preload=preload)
         self._nodelist, self._options = tuple(nodelist), tuple(options)
         self._steps: dict[str, _Step] = {}
-        self._logs = tempfile.TemporaryDirectory(prefix="launch-slurm-")
+        self._holding: int | None
+        self._logs, self._holding = scratch.make("launch-slurm-")
 
     def _start_agents(self) -> Collection[str]:
         if not inside():
@@ -71,7 +72,7 @@ class SlurmLauncher(ClusterLauncher):
         return names
 
     def _srun(self, name: str) -> None:
-        log = Path(self._logs.name, f"{name}.log")
+        log = self._logs / f"{name}.log"
         # --overlap, because all CPUs of the node are the agent's, and rungs share them as slots allow; without --mem a
         # step takes all the memory, and the next would wait for it: with --mem=0 it may use what the job has.
         step = [
@@ -134,7 +135,10 @@ class SlurmLauncher(ClusterLauncher):
         return super()._why_stopped()
 
     def _stop(self) -> None:
-        self._logs.cleanup()
+        shutil.rmtree(self._logs, ignore_errors=True)
+        if self._holding is not None:
+            os.close(self._holding)
+            self._holding = None
 
 
 def _cpus(name: str) -> int:

@@ -7,8 +7,10 @@ import faulthandler
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -221,6 +223,22 @@ def stop_growing(payload: Payload) -> None:
                 file.write("step\n")
         print("still here")
         time.sleep(0.1)
+
+
+def leave_things(payload: Payload) -> None:
+    """Makes what only a process that ends in order takes away: a temporary folder, a socket, shared memory."""
+    from multiprocessing import shared_memory
+
+    record(payload)
+    memory = shared_memory.SharedMemory(create=True, size=4096)
+    folder = tempfile.mkdtemp()
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(os.path.join(folder, "s"))
+    Path(payload["pids"]).parent.joinpath(f"things{rank()}").write_text(f"/dev/shm/{memory.name}\n{folder}")
+    if rank() == payload.get("dies"):
+        time.sleep(payload["after"])
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(60)
 
 
 def stop_oneself(payload: Payload) -> None:

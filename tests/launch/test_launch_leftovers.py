@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import time
+from multiprocessing import shared_memory
+from pathlib import Path
 
 import pytest
 from launch_watching import assert_gone, only, pids_folder, recorded, state_of, wait_for
@@ -224,6 +226,32 @@ def test_a_stopped_agent_does_not_hold_up_the_end(job, tmp_path):
     launcher.close()
     assert time.monotonic() - start < 2.0
     assert_gone(ranks | {agent})
+
+
+def things_of(tmp_path, rank):
+    return [Path(line) for line in (tmp_path / f"things{rank}").read_text().splitlines()]
+
+
+def test_what_killed_ranks_have_made_is_gone(launcher, job, tmp_path):
+    """Shared memory, a folder and a socket in it. What was in shared memory before, or is still used, stays."""
+    name = f"dist_checks_test_{os.getpid()}"
+    other = shared_memory.SharedMemory(name=name, create=True, size=4096)
+    try:
+        exit = only(launcher.run([job("leave_things", deadline=1.5)]))
+        assert exit.state == State.TIMED_OUT
+        made = [path for rank in (0, 1) for path in things_of(tmp_path, rank)]
+        assert len(made) == 4
+        assert [path for path in made if path.exists()] == []
+        assert Path("/dev/shm", name).exists()
+    finally:
+        other.close()
+        other.unlink()
+
+
+def test_what_a_rank_has_made_that_was_killed_by_others_is_gone(launcher, job, tmp_path):
+    exit = only(launcher.run([job("leave_things", payload={"dies": 1, "after": 2.5}, stall=10.0)]))
+    assert (exit.state, exit.first_failed) == (State.FAILED, 1)
+    assert [path for rank in (0, 1) for path in things_of(tmp_path, rank) if path.exists()] == []
 
 
 def test_offspring_goes_with_its_rank(launcher, job, tmp_path):
