@@ -246,7 +246,7 @@ def _exit(folder: Path) -> Mapping[str, Any] | None:
         found = parse((folder / "exit.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    if not isinstance(found, dict) or found.get("checksum", checksum(found)) != checksum(found):
+    if not isinstance(found, dict) or "state" not in found or found.get("checksum", checksum(found)) != checksum(found):
         return None
     return found
 

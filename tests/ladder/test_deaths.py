@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import limits
@@ -17,9 +21,9 @@ FEW = {"options": {"layers": 1}, "blame": {"budget": 0}}
 @pytest.mark.parametrize(
     ("way", "words"),
     [
-        ("Killed", "rank 1, signal 9 failed in step 1"),
-        ("Crashed", "rank 1, signal 11 failed in step 1"),
-        ("Aborted", "rank 1, signal 6 failed in step 1"),
+        ("Killed", "rank 1, signal 9 failed in step 1: killed by SIGKILL"),
+        ("Crashed", "rank 1, signal 11 failed in step 1: killed by SIGSEGV"),
+        ("Aborted", "rank 1, signal 6 failed in step 1: killed by SIGABRT"),
         ("Threw", "rank 1, exit code 1 failed in step 1: KeyError: 'no such batch'"),
         ("OutOfMemory", "rank 1, exit code 1 failed in step 1: RuntimeError: "),
         ("Left", "rank 1 left with exit code 0 before its work was done"),
@@ -41,20 +45,24 @@ def test_the_rank_that_ended_is_the_cause(
     assert statuses["single"] == "pass"
 
 
-def test_out_of_memory(ladder: Ladder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel kills without a word: it is asked whether it was lack of memory."""
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
-    with limits.cgroup(2**26) as cgroup:
-        options = {"layers": 1, "place": str(cgroup)}
-        launch = {"cold_twin": False, "deadline": 60.0, "stall": 20.0}
-        outcome = ladder(
-            {"dp_replicate": 3}, recipe="ending_recipe:Starved", launch=launch, options=options, blame={"budget": 0}
-        )
-    assert outcome.exit_code() is ExitCode.FAIL
-    [crash] = findings(outcome.report, "completes", "dp_replicate3")
-    expected = (
-        r"rank 1, signal 9 failed in step 1: killed by SIGKILL: the kernel has ended \d+ process(es)? of this host "
+def test_out_of_memory(tmp_path: Path) -> None:
+    """The kernel kills without a word: it is asked whether it was lack of memory, in a container or a job of Slurm."""
+    (tmp_path / "m.toml").write_text(
+        'recipe = "ending_recipe:Greedy"\nsteps = 3\n[options]\nlayers = 1\n[axes]\ndp_replicate = [3]\n'
+        "[launch]\ncold_twin = false\n[blame]\nbudget = 0\n"
     )
+    with limits.cgroup(2**31) as cgroup:
+        done = subprocess.run(
+            [sys.executable, "-m", "dist_checks", "run", str(tmp_path / "m.toml"), "--out", str(tmp_path / "run")],
+            env=os.environ | {"PYTHONPATH": os.pathsep.join((str(Path(__file__).parent), *sys.path))},
+            preexec_fn=lambda: (cgroup / "cgroup.procs").write_text(str(os.getpid())) and None,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == ExitCode.FAIL, done.stderr
+    [crash] = findings(json.loads((tmp_path / "run" / "report.json").read_text()), "completes", "dp_replicate3")
+    expected = r"rank 1, signal 9 failed in step 1: killed by SIGKILL: the kernel has ended \d+ process(es)? of this host "
     assert re.match(expected + "for lack of memory meanwhile", crash["message"]), crash["message"]
     assert crash["ranks"] == [1]
 

@@ -40,7 +40,7 @@ def check(view: RungView) -> Iterator[Finding]:
         because = f": {exit['error']}" if exit.get("error") else ""
         yield writer.unseen(f"the job {GIVEN_UP[state]} after {last + 1} of {steps} steps{because}")
     elif state != "done":
-        yield writer.unseen(f"the launcher reports a state that is not known: {state!r}")
+        yield writer.unseen(f"exit.json has a state that is not known: {state!r}")
     elif early := _left_early(view, exit):
         yield writer.failed(
             f"{rank_list(early)} left with exit code 0 in step {last + 1} of {steps}, before its work was done",
@@ -111,15 +111,17 @@ def _failed(writer: Writer, exit: Mapping[str, Any], state: str, last: int) -> F
         how = f", signal {bad['signal']}"
     elif bad.get("code") is not None:
         how = f", exit code {bad['code']}"
-    error = str(bad.get("error") or exit.get("error") or "").strip()
-    # The last line of a traceback says what it was.
-    lines = [line.strip() for line in error.splitlines() if line.strip()]
+    own, lines = _lines(bad.get("error")), _lines(exit.get("error"))
     who = f"{rank_list([first])}{how}" if isinstance(first, int) else "the job"
     behind = [rank for rank, steps in _progress(writer).items() if steps < max(_progress(writer).values())]
     early = _left_early(writer.view, exit)
     left = f"{rank_list(early)} left with exit code 0 before its work was done; then " if early else ""
     message = f"{left}{who} {ENDED_WRONG[state]} in step {last + 1}"
-    if lines:
+    if own:
+        message += f": {own[-1]}"  # of a traceback that says what it was
+    elif bad and lines:
+        message += f": {lines[0].partition(' after the start: ')[2] or lines[0]}"  # what follows are consequences
+    elif lines:
         message += f": {lines[-1]}"
     if behind:
         message += f"; behind the others: {rank_list(behind)}"
@@ -130,6 +132,10 @@ def _failed(writer: Writer, exit: Mapping[str, Any], state: str, last: int) -> F
         observed=last + 1,
         allowed=writer.view.rung.steps,
     )
+
+
+def _lines(text: object) -> list[str]:
+    return [line.strip() for line in str(text or "").splitlines() if line.strip()]
 
 
 def _progress(writer: Writer) -> dict[int, int]:
