@@ -62,7 +62,9 @@ def test_out_of_memory(tmp_path: Path) -> None:
         )
     assert done.returncode == ExitCode.FAIL, done.stderr
     [crash] = findings(json.loads((tmp_path / "run" / "report.json").read_text()), "completes", "dp_replicate3")
-    expected = r"rank 1, signal 9 failed in step 1: killed by SIGKILL: the kernel has ended \d+ process(es)? of this host "
+    expected = (
+        r"rank 1, signal 9 failed in step 1: killed by SIGKILL: the kernel has ended \d+ process(es)? of this host "
+    )
     assert re.match(expected + "for lack of memory meanwhile", crash["message"]), crash["message"]
     assert crash["ranks"] == [1]
 
