@@ -41,6 +41,7 @@ deadline = 240.0
 stall = 100.0
 """
 GONE = 3.0  # seconds in which everything has to be gone once the harness is
+SOON = 3.0  # seconds after the first rung has begun in which somebody is killed
 LONGEST = 600.0  # seconds that a run may take
 
 
@@ -130,7 +131,7 @@ class Chaos:
             if not (out / "rungs").exists():  # this rank only describes the recipe: its end disturbs no rung
                 ranks = []
             if not begun and (out / "rungs").exists():
-                begun, due = True, time.monotonic() + self.random.uniform(0.0, self.usual / 2)
+                begun, due = True, time.monotonic() + self.random.uniform(0.0, SOON)
             if begun and time.monotonic() > due and sum(self.seen.kills.values()) < count:
                 victims = {"rank": ranks, "agent": agents, "harness": [psutil.Process(harness.pid)]}[what]
                 if victims:
@@ -143,7 +144,7 @@ class Chaos:
                         killed |= what == "harness"
                         if what == "rank":
                             self.dead.add(victim.pid)
-                    due, what = time.monotonic() + self.random.uniform(0.1, 1.5), self._next()
+                    due, what = time.monotonic() + self.random.uniform(0.05, SOON / 2), self._next()
             time.sleep(0.02)
         self._expect_gone(started)
         text = (self.folder / "harness.log").read_text(errors="replace")
@@ -160,11 +161,16 @@ class Chaos:
         return self.random.choices(("rank", "agent", "harness"), (5, 2, 2))[0]
 
     def _expect_named(self, out: Path) -> None:
-        """The ranks that were killed before their end are in the report, by number."""
+        """The rank that was killed is in the report, by number; of several, the first of a job."""
         findings = json.loads((out / "report.json").read_text())["findings"]
         for path in out.glob("rungs/*/exit.json"):
-            for rank in json.loads(path.read_text())["ranks"]:
-                if rank["pid"] in self.dead and rank["signal"] == signal.SIGKILL and not rank["killed"]:
+            exit = json.loads(path.read_text())
+            for rank in exit["ranks"]:
+                if (
+                    rank["pid"] in self.dead
+                    and rank["signal"] == signal.SIGKILL
+                    and rank["rank"] == exit["first_failed"]
+                ):
                     self.seen.blamed += 1
                     said = [f["message"] for f in findings if f["rung"] == path.parent.name and f["status"] != "pass"]
                     if not any(f"rank {rank['rank']}, signal 9" in message for message in said):
