@@ -116,6 +116,15 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
         new_folder("ladder", tmp_path / "file" / "run")
 
 
+def test_harnesses_of_the_same_second_have_folders_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("time.strftime", lambda *_: "now")
+    made = [new_folder("ladder", None) for _ in range(3)]
+    assert [folder.name for folder in made] == ["now_ladder", "now_ladder~2", "now_ladder~3"]
+
+
 def test_a_full_disk_names_the_file_and_the_rank(tmp_path: Path) -> None:
     path = events_path(tmp_path, 3)
     message = r"rank-00003.jsonl of rank 3 cannot be written: No space left on device"
