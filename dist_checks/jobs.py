@@ -1,16 +1,17 @@
-"""What is asked of a launcher: a job for each rung."""
+"""What is asked of a launcher: a job for each rung, or one after the other where the rung resumes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
+from contextlib import suppress
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from dist_checks import stored
 from dist_checks.axes import Axis, Setting
 from dist_checks.matrix import ConfigError, Matrix
-from dist_checks.rung import Rung
+from dist_checks.rung import Phase, Rung
 from launch.base import Job
 
 ENTRY = "dist_checks.worker.entry:main"
@@ -19,38 +20,58 @@ FLIGHT_RECORDS = "2000"
 """Collectives that torch's flight recorder keeps on each rank: what was really sent."""
 
 
-def jobs(matrix: Matrix, rungs: Iterable[Rung], folder: Path, fault: str | None = None) -> Iterator[Job]:
-    """What is asked of a launcher: a job for each rung, in the order given."""
+CHECKPOINT = "checkpoint{}"
+"""What a phase of a rung leaves for the next one, in the folder of the rung."""
+
+
+def jobs(matrix: Matrix, rungs: Iterable[Rung], folder: Path, fault: str | None = None) -> Iterator[tuple[Job, ...]]:
+    """For each rung, in the order given, the jobs of its phases: each is to start when the one before is done."""
     ladders = matrix.ladders
     for rung in rungs:
-        own = folder / "rungs" / rung.id
-        env = matrix.custom_of(rung.setting).env
-        yield Job(
-            name=rung.id,
-            folder=own,
-            world_size=rung.layout.world_size,
-            entry=ENTRY,
-            payload={
-                **payload(ladders[rung.recipe], rung.setting, own, fault),
-                "rung": rung.to_json(),
-                "env": list(env),
-            },
-            env={"TORCH_FR_BUFFER_SIZE": FLIGHT_RECORDS, **env},
-            deadline=matrix.launch.deadline,
-            # A compiler at work ends no step for minutes.
-            stall=matrix.launch.deadline if Axis.COMPILE in rung.setting else matrix.launch.stall,
-            pulse=".jsonl",
-            cold=rung.cold,
-            avoid=_hosts_of(folder / "rungs" / rung.twin_of) if rung.twin_of and not rung.planned else (),
-        )
+        phases = rung.phases
+        yield tuple(_job(matrix, ladders[rung.recipe], phase, len(phases), folder, fault) for phase in phases)
 
 
-def _hosts_of(rung: Path) -> tuple[str, ...]:
+def _job(matrix: Matrix, ladder: Matrix, phase: Phase, phases: int, run: Path, fault: str | None) -> Job:
+    rung, folder = phase.rung, stored.phase_folder(run, phase)
+    env = matrix.custom_of(rung.setting).env
+    return Job(
+        name=f"{rung.id}.{phase.name}" if phase.name else rung.id,
+        folder=folder,
+        world_size=rung.layout.world_size,
+        entry=ENTRY,
+        payload={
+            **payload(ladder, rung.setting, folder, fault),
+            "rung": rung.to_json(),
+            "phase": _steps_of(phase, phases, (run / "rungs" / rung.id).absolute()),
+            "env": list(env),
+        },
+        env={"TORCH_FR_BUFFER_SIZE": FLIGHT_RECORDS, **env},
+        deadline=matrix.launch.deadline,
+        # A compiler at work ends no step for minutes.
+        stall=matrix.launch.deadline if Axis.COMPILE in rung.setting else matrix.launch.stall,
+        pulse=".jsonl",
+        cold=rung.cold,
+        avoid=_hosts_of(run, rung) if rung.twin_of and not rung.planned else (),
+    )
+
+
+def _steps_of(phase: Phase, phases: int, folder: Path) -> dict[str, Any]:
+    """Where a phase ends, and the checkpoints that it begins and ends with."""
+    return {
+        "stop": phase.stop,
+        "load": str(folder / CHECKPOINT.format(phase.index - 1)) if phase.index else None,
+        "save": str(folder / CHECKPOINT.format(phase.index)) if phase.index + 1 < phases else None,
+    }
+
+
+def _hosts_of(run: Path, rung: Rung) -> tuple[str, ...]:
     """Where a rung ran that is run again: the rerun goes to other nodes, if there are any."""
-    try:
-        return tuple(sorted(set(stored.read_json(rung / "exit.json")["hosts"])))
-    except (ConfigError, LookupError):
-        return ()
+    hosts: set[str] = set()
+    for phase in replace(rung, id=str(rung.twin_of)).phases:
+        with suppress(ConfigError, LookupError):
+            hosts.update(stored.read_json(stored.phase_folder(run, phase) / "exit.json")["hosts"])
+    return tuple(sorted(hosts))
 
 
 def payload(matrix: Matrix, setting: Setting, folder: Path, fault: str | None) -> dict[str, Any]:

@@ -9,9 +9,10 @@ from typing import Any
 
 from covertable import Controller
 
+from dist_checks import restarts
 from dist_checks.axes import SPEC, SPECS, ZERO_STAGES, Axis, Layout, Setting, Value
 from dist_checks.matrix import ConfigError, Matrix
-from dist_checks.refusals import Facts, Refusals
+from dist_checks.refusals import Facts, Refusals, steps_of_epoch
 from dist_checks.rung import Role, Rung
 
 SCHEMA = 1
@@ -41,7 +42,7 @@ class Plan:
 
     @property
     def processes(self) -> int:
-        return sum(rung.layout.world_size for rung in self.rungs)
+        return sum(phase.rung.layout.world_size for rung in self.rungs for phase in rung.phases)
 
     def only(self, chosen: Collection[str]) -> Plan:
         """The rungs of these ids, with the singles that they are compared with and the neighbours that blame needs."""
@@ -118,7 +119,7 @@ def _ladder(matrix: Matrix, label: str, facts: Facts, devices: int) -> Plan:
     ]
     rungs: list[Rung] = []
     for seed in matrix.seeds:
-        rungs += _rungs_of_seed(matrix, label, seed, planned, neighbours)
+        rungs += _rungs_of_seed(matrix, label, facts, seed, planned, neighbours)
     # How ranks are started is not a matter of the recipe: one cold twin is enough.
     rungs += _twins(rungs, cold=matrix.launch.cold_twin and not label)
     return Plan(
@@ -223,7 +224,12 @@ def _compared_with(setting: Setting, matrix: Matrix) -> Setting:
 
 
 def _rungs_of_seed(
-    matrix: Matrix, label: str, seed: int, planned: Mapping[Setting, None], neighbours: Sequence[Setting]
+    matrix: Matrix,
+    label: str,
+    facts: Facts,
+    seed: int,
+    planned: Mapping[Setting, None],
+    neighbours: Sequence[Setting],
 ) -> list[Rung]:
     """Singles first, then by number of axes and by size, so that the simplest failure is seen first."""
     settings = dict.fromkeys((*planned, *neighbours))
@@ -247,6 +253,7 @@ def _rungs_of_seed(
             recipe=label,
             cold=bool(matrix.custom_of(setting).env),
             planned=setting in planned or not setting,
+            restarts=_restarts(matrix, facts, setting),
         )
 
     others = sorted(
@@ -259,11 +266,21 @@ def _rungs_of_seed(
     ]
 
 
+def _restarts(matrix: Matrix, facts: Facts, setting: Setting) -> tuple[int, ...]:
+    if Axis.RESUME not in setting:
+        return ()
+    return restarts.points(matrix.steps, steps_of_epoch(matrix, facts, setting))
+
+
 def _twins(rungs: Sequence[Rung], *, cold: bool) -> list[Rung]:
     """The single again, and the smallest rung of several ranks started cold."""
     first = rungs[0]
     twins = [replace(first, id=f"{first.id}@again", role=Role.TWIN, twin_of=first.id)]
-    several = [rung for rung in rungs if rung.role is Role.RUNG and rung.layout.world_size > 1 and not rung.cold]
+    several = [
+        rung
+        for rung in rungs
+        if rung.role is Role.RUNG and rung.layout.world_size > 1 and not rung.cold and not rung.restarts
+    ]
     if cold and several:
         small = min(several, key=lambda rung: rung.layout.world_size)
         twins.append(replace(small, id=f"{small.id}@cold", role=Role.TWIN, twin_of=small.id, cold=True))

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dist_checks import pipeline
+from dist_checks import pipeline, restarts
 from dist_checks.axes import SPEC, ZERO_STAGES, Axis, Layout, Setting
 from dist_checks.matrix import Matrix
 
@@ -60,6 +60,12 @@ class Facts:
         return cls(divisors=data.get("divisors", {}), lacking=data.get("lacking", {}), description=data)
 
 
+def steps_of_epoch(matrix: Matrix, facts: Facts, setting: Setting) -> int:
+    """The last one may be smaller. One epoch, where the recipe does not say how many samples it has."""
+    samples = facts.of(setting).samples
+    return matrix.steps if samples is None else -(-samples // matrix.train_of(setting).batch)
+
+
 class Refusals:
     """Why a setting cannot run, or an empty string."""
 
@@ -98,12 +104,25 @@ class Refusals:
                 f"{layout.data_size} data ranks with {micro_batches} micro-batches each{of} need {passes} "
                 f"samples, and the smallest batch has {batch}"
             )
-        if reason := pipeline.refusal(setting) or self._too_many_stages(setting):
+        if reason := pipeline.refusal(setting) or self._too_many_stages(setting) or self._resume(setting):
             return reason
         for excluded in self._matrix.excluded:
             if excluded.items() <= setting.items():
                 return f"combine.exclude has {excluded.name}"
         return "" if asked else self._confusing(setting)
+
+    def _resume(self, setting: Setting) -> str:
+        """A run that is too short, and what the layout in between cannot do."""
+        if Axis.RESUME not in setting:
+            return ""
+        try:
+            restarts.points(self._matrix.steps, steps_of_epoch(self._matrix, self._facts, setting))
+        except ValueError as error:
+            return str(error)
+        between = restarts.between(setting)
+        if between is None or not (reason := self(between, asked=True)):
+            return ""
+        return f"resume_other goes on as {between.name} in between: {reason}"
 
     def _too_many_stages(self, setting: Setting) -> str:
         facts = self._facts.of(setting)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any
 
+from dist_checks import restarts
 from dist_checks.axes import Axis, Layout, Setting
 
 
@@ -16,6 +17,24 @@ class Role(StrEnum):
     SINGLE = "single"  # one process, structural axes off: what the others are compared with
     RUNG = "rung"  # what the user asked for, or a neighbour of it that blame needs
     TWIN = "twin"  # the same as another rung, run again
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phase:
+    """The steps of a rung that one set of processes runs: all of them, unless the rung resumes."""
+
+    index: int
+    rung: Rung
+    """With the layout of this phase."""
+    start: int
+    """The first step."""
+    stop: int
+    """The first that it does not run."""
+
+    @property
+    def name(self) -> str:
+        """Of its job and its folder: empty where the rung has one phase only."""
+        return f"phase{self.index}" if self.rung.restarts else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,10 +60,27 @@ class Rung:
     """What the matrix calls the recipe, where it is not the first one. Rungs are only compared within a recipe."""
     planned: bool = True
     """False where only blame needs it: the user did not ask for it."""
+    restarts: tuple[int, ...] = ()
+    """The steps before which all processes end and new ones go on."""
 
     @property
     def layout(self) -> Layout:
         return Layout(self.setting)
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        """What runs one after the other."""
+        starts, stops = (0, *self.restarts), (*self.restarts, self.steps)
+        settings = restarts.settings(self.setting, len(starts))
+        return tuple(
+            Phase(index=index, rung=replace(self, setting=setting), start=start, stop=stop)
+            for index, (setting, start, stop) in enumerate(zip(settings, starts, stops, strict=True))
+        )
+
+    @property
+    def devices(self) -> int:
+        """Of the phase that needs the most."""
+        return max(phase.rung.layout.world_size for phase in self.phases)
 
     @property
     def exact(self) -> bool:
@@ -56,6 +92,7 @@ class Rung:
             **asdict(self),
             "role": self.role.value,
             "setting": self.setting.to_json(),
+            "restarts": list(self.restarts),
             "world_size": self.layout.world_size,
         }
 
@@ -63,4 +100,5 @@ class Rung:
     def from_json(cls, data: Mapping[str, Any]) -> Rung:
         fields = {name: value for name, value in data.items() if name != "world_size"}  # that one follows
         setting = Setting({Axis(axis): value for axis, value in fields.pop("setting").items()})
-        return cls(setting=setting, role=Role(fields.pop("role")), **fields)
+        restarts = tuple(fields.pop("restarts", ()))
+        return cls(setting=setting, role=Role(fields.pop("role")), restarts=restarts, **fields)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -101,9 +101,31 @@ def run(
         return finish(folder, ladder, progress)
 
 
-def launch(launcher: Launcher, jobs: Iterator[Job], progress: Progress) -> None:
-    for exit in launcher.run(jobs, on_start=lambda job: progress.started(job.name, job.world_size)):
-        progress.ended(exit.job, exit.state, exit.seconds)
+def launch(launcher: Launcher, jobs: Iterable[tuple[Job, ...]], progress: Progress) -> None:
+    """The jobs of each tuple one after the other, as long as they go well; those of different tuples side by side."""
+    chains = {chain[0].name: chain for chain in jobs}
+    of_job = {job.name: id for id, chain in chains.items() for job in chain}
+    seconds = dict.fromkeys(chains, 0.0)
+
+    def started(job: Job) -> None:
+        if job is chains[of_job[job.name]][0]:
+            progress.started(_shown(job), job.world_size)
+
+    # Of every chain the first job, then of those that have another one the second.
+    for at in range(max(map(len, chains.values()), default=0)):
+        wave = [chain[at] for chain in chains.values() if at < len(chain)]
+        for exit in launcher.run(wave, on_start=started):
+            id = of_job[exit.job]
+            seconds[id] += exit.seconds
+            if exit.state is not State.DONE:
+                chains[id] = chains[id][: at + 1]
+            if at + 1 == len(chains[id]):
+                progress.ended(_shown(chains[id][0]), exit.state, seconds[id])
+
+
+def _shown(job: Job) -> str:
+    """The rung that it is a part of."""
+    return str(job.payload["rung"]["id"])
 
 
 def finish(folder: Path, ladder: Callable[[], Judgement], progress: Progress) -> Outcome:
@@ -168,7 +190,7 @@ def submit(
     if failed_in:
         words += ["--failed-in", str(failed_in.absolute().resolve())]
     words += [*(["-k", select] if select else []), *(["--fault", fault] if fault else [])]
-    hand_over(matrix, folder, max(rung.layout.world_size for rung in plan.rungs), words)
+    hand_over(matrix, folder, max(rung.devices for rung in plan.rungs), words)
     return folder
 
 
@@ -198,7 +220,7 @@ def afford(matrix: Matrix, plan: Plan, launcher: Launcher | None = None) -> str:
 
     ``launcher`` is one that knows its nodes; else they are what the plan needs.
     """
-    worlds = {rung.id: rung.layout.world_size for rung in plan.rungs}
+    worlds = {rung.id: rung.devices for rung in plan.rungs}
     hours, most = device_hours(worlds, last_seconds()), matrix.launch.max_device_hours
     nodes, each = nodes_needed(matrix, max(worlds.values()))
     where = f"{nodes} node{'s' * (nodes > 1)} with {each} device{'s' * (each > 1)} each"

@@ -33,6 +33,7 @@ class Axis(StrEnum):
     SCHEDULE = "schedule"
     ACCUM = "accum"
     CKPT_ACT = "ckpt_act"
+    RESUME = "resume"
     COMPILE = "compile"
     FUSED = "fused"
     PRECISION = "precision"
@@ -60,6 +61,8 @@ class Spec:
     choices: tuple[int | str, ...] = ()
     plain: bool = True
     """Of a choice: a rung is named by the value alone (``bf16``); else by axis and value (``zero3``)."""
+    joint: str = ""
+    """What stands between the two: ``resume_same``."""
     default: tuple[Value, ...] = ()
     """The values that the built-in ladder tries. Degrees of different axes are coprime where the world allows it, so
     that a gradient which is 3.000 x the reference has one suspect."""
@@ -100,7 +103,7 @@ class Spec:
             case "switch":
                 return f"{self.axis}"
             case "choice":
-                return f"{value}" if self.plain else f"{self.axis}{value}"
+                return f"{value}" if self.plain else f"{self.axis}{self.joint}{value}"
             case "name":
                 return f"{self.axis}.{value}"
 
@@ -215,6 +218,16 @@ SPECS: tuple[Spec, ...] = (
         takes="switch",
         meaning="activation checkpointing: blocks are computed again in backward",
         default=(True,),
+    ),
+    Spec(
+        axis=Axis.RESUME,
+        takes="choice",
+        meaning="saved twice, each time to go on in new processes, with the same layout, or with another in between: "
+        "half of each degree, dp_replicate for dp_shard; torch.distributed.checkpoint",
+        choices=("same", "other"),
+        plain=False,
+        joint="_",
+        default=("same", "other"),
     ),
     Spec(axis=Axis.COMPILE, takes="switch", structural=False, meaning="each block compiled", default=(True,)),
     Spec(

@@ -12,7 +12,7 @@ from typing import Any
 
 from dist_checks.judging.reading import TraceError, read
 from dist_checks.matrix import ConfigError
-from dist_checks.rung import Rung
+from dist_checks.rung import Phase, Rung
 from dist_checks.trace import checksum, parse
 
 LOCK = ".lock"
@@ -63,14 +63,24 @@ def write_json(path: Path, data: Mapping[str, Any]) -> None:
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 
+def phase_folder(run: Path, phase: Phase) -> Path:
+    """Of the trace of a phase; of a rung that does not resume, that of the rung."""
+    return run / "rungs" / phase.rung.id / phase.name
+
+
 def is_ended(folder: Path, rung: Rung) -> bool:
     """The rung has been run, and what it recorded can be judged: its exit is known and its trace whole."""
-    own = folder / "rungs" / rung.id
-    try:
-        exit = read_json(own / "exit.json")
-        whole = exit.get("checksum", checksum(exit)) == checksum(exit)
-        if not whole or exit.get("state") not in ENDED:
+    for phase in rung.phases:
+        own = phase_folder(folder, phase)
+        try:
+            exit = read_json(own / "exit.json")
+            whole = exit.get("checksum", checksum(exit)) == checksum(exit)
+            if not whole or exit.get("state") not in ENDED:
+                return False
+            if exit["state"] != "done":
+                return True  # what would have come after it never started
+            if read(own, phase.rung.layout.world_size).cut:
+                return False
+        except (ConfigError, TraceError):
             return False
-        return exit["state"] != "done" or not read(own, rung.layout.world_size).cut
-    except (ConfigError, TraceError):
-        return False
+    return True

@@ -7,13 +7,15 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from dist_checks import stored
 from dist_checks.launching import nodes_needed
 from dist_checks.matrix import ConfigError, Matrix
 from dist_checks.progress import Progress
+from dist_checks.rung import Rung
 from dist_checks.trace import parse
 from launch.base import Exit, State
 from launch.sbatch import Follower, JobState, cancel, submit, tail
@@ -162,8 +164,8 @@ def settle(folder: Path) -> JobState | None:
     if state.over and state.code == 2 and not state.signal and not (folder / "report.json").exists():
         raise ConfigError(tail(folder / f"slurm-{id}.out") or state.words)
     for rung in _planned(folder) if state.over and state.state != "UNKNOWN" else ():
-        own = folder / "rungs" / rung["id"]
-        if (own / "exit.json").exists():
+        own = next((own for own in _folders(folder, rung) if not (own / "exit.json").exists()), None)
+        if own is None or any(_state(each) not in ("", "done") for each in _folders(folder, rung)):
             continue
         own.mkdir(parents=True, exist_ok=True)
         begun = (own / "job.json").exists()
@@ -187,6 +189,19 @@ def _planned(folder: Path) -> list[dict[str, Any]]:
         return []
 
 
+def _folders(run: Path, rung: Mapping[str, Any]) -> list[Path]:
+    """Of the phases of a rung, in order."""
+    return [stored.phase_folder(run, phase) for phase in Rung.from_json(rung).phases]
+
+
+def _state(own: Path) -> str:
+    """How a phase ended; empty where it has not."""
+    try:
+        return str(parse((own / "exit.json").read_text())["state"])
+    except (OSError, ValueError, LookupError):
+        return ""
+
+
 class _Watch:
     """Tells of rungs as their files appear."""
 
@@ -197,15 +212,15 @@ class _Watch:
 
     def look(self) -> None:
         for rung in _planned(self._folder):
-            id, own = rung["id"], self._folder / "rungs" / rung["id"]
-            if id in self._ended or not (own / "job.json").exists():
+            id, phases = rung["id"], _folders(self._folder, rung)
+            if id in self._ended or not (phases[0] / "job.json").exists():
                 continue
             if id not in self.seen:
                 self.seen.add(id)
                 self._progress.started(id, rung["world_size"])
-            try:
-                exit = parse((own / "exit.json").read_text())
-                self._progress.ended(id, exit["state"], exit["seconds"])
-                self._ended.add(id)
-            except (OSError, ValueError, LookupError):
+            last = next((own for own in phases if _state(own) != "done"), phases[-1])
+            if not (state := _state(last)):
                 continue
+            exits = (parse((own / "exit.json").read_text()) for own in phases[: phases.index(last) + 1])
+            self._progress.ended(id, state, sum(exit["seconds"] for exit in exits))
+            self._ended.add(id)

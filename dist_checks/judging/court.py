@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from dist_checks import restarts
 from dist_checks.axes import Axis, Setting
 from dist_checks.judging.outcome import Outcome, rung_status
 from dist_checks.judging.verdict import Blamed, Broken, Finding, Status
@@ -215,6 +216,8 @@ class Court:
             smaller = (other for of, other in settings if of == recipe and other != setting)
             if any(other.items() <= setting.items() for other in smaller):
                 continue  # explained by a smaller rung that fails
+            if (recipe, restarts.between(setting)) in settings:
+                continue  # explained by the layout that it has in between
             found, decided = self._guilty(recipe, setting)
             guilty.setdefault(frozenset(found), []).append(_Guilty(found, outcome, decided))
         return list(guilty.values())
@@ -222,7 +225,9 @@ class Court:
     def unknown(self, outcome: Outcome) -> list[Setting]:
         """The neighbours that would decide about a failing rung and were not run."""
         recipe, setting = outcome.rung.recipe, outcome.rung.setting
-        return [near for near in setting.neighbours().values() if self._status(recipe, near) is None]
+        between = restarts.between(setting)
+        near = [*setting.neighbours().values(), *([between] if between is not None else ())]
+        return [other for other in near if self._status(recipe, other) is None]
 
     def _guilty(self, recipe: str, setting: Setting) -> tuple[Setting, bool]:
         """The axes without which the rung passes; False where a neighbour that would decide is not known."""

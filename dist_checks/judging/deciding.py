@@ -62,7 +62,8 @@ def _neighbour(rung: Rung, near: Setting, known: dict[str, Rung]) -> Iterator[Ru
     def made(setting: Setting, **fields: object) -> Rung:
         made = replace(rung, id=setting.name + suffix, setting=setting, planned=False, **fields)  # type: ignore[arg-type]
         cold = rung.cold and Axis.CUSTOM in setting
-        return replace(made, precision=str(setting.get(Axis.PRECISION, plain)), cold=cold)
+        restarts = rung.restarts if Axis.RESUME in setting else ()
+        return replace(made, precision=str(setting.get(Axis.PRECISION, plain)), cold=cold, restarts=restarts)
 
     reference = known.get(str(rung.reference))
     # A custom axis with numbers of its own is on in the single as well.

@@ -72,7 +72,7 @@ def tell(view: RungView, calls: Mapping[int, RankCalls]) -> Hung:
     odd = ordered[-1][1] if len(ordered[-1][1]) < len(ordered[0][1]) else _missing(waiting, calls)
     step = min((place.record.step for place, _ in waiting), default=_last_step(calls, view))
     when = "before the first step" if step < 0 else f"in step {step}"
-    if step >= view.rung.steps:
+    if step >= view.stop:
         when = "after the last step"
     return Hung(sentence=f"hung {when}: {'; '.join(told)}", step=max(step, 0), ranks=tuple(sorted(odd)))
 

@@ -14,7 +14,7 @@ from dist_checks.axes import Axis
 from dist_checks.judging import accepting
 from dist_checks.judging.accepting import Accepted
 from dist_checks.judging.blame import blame
-from dist_checks.judging.checks import CHECKS, Check
+from dist_checks.judging.checks import CHECKS, Check, checks_of
 from dist_checks.judging.deciding import deciding
 from dist_checks.judging.late import FEWEST, Pair, late
 from dist_checks.judging.measured import contributions, sensitivity, series
@@ -132,48 +132,73 @@ class _Bench:
         self._rungs = {rung.id: rung for rung in rungs}
         self._plan = plan
         self._needed = {id for rung in rungs for id in (rung.reference, rung.truth, rung.twin_of) if id}
-        self._kept: dict[str, Seen] = {}
+        self._kept: dict[tuple[str, int], Seen] = {}
         self._late: dict[str, Mapping[int, float]] = {}
         self.judged: dict[str, RungJudgement] = {}
 
-    def _seen(self, id: str | None) -> Seen | None:
+    def _seen(self, id: str | None, phase: int = 0) -> Seen | None:
         """None for a rung that is not in the plan."""
         if id is None or id not in self._rungs:
             return None
-        if id in self._kept:
-            return self._kept[id]
-        rung = self._rungs[id]
-        seen = Seen(rung, read(self._folder / id, rung.layout.world_size))
+        if (id, phase) in self._kept:
+            return self._kept[id, phase]
+        part = self._rungs[id].phases[phase]
+        seen = Seen(part.rung, read(self._folder / id / part.name, part.rung.layout.world_size))
         if id in self._needed:
-            self._kept[id] = seen
+            self._kept[id, phase] = seen
         return seen
 
     def hear(self, rung: Rung) -> None:
-        exit = _exit(self._folder / rung.id)
-        seconds = exit.get("seconds") if exit else None
-        hung = exit is not None and exit.get("state") == "timed_out"
+        exits = self._exits(rung)
+        seconds = sum(exit.get("seconds") or 0.0 for exit in exits if exit) if exits[0] else None
+        hung = any(exit is not None and exit.get("state") == "timed_out" for exit in exits)
         try:
-            view = self._view(rung, exit)
+            views = self._views(rung, exits)
         except TraceError as error:
             finding = Finding(check="completes", rung=rung.id, status=Status.INCONCLUSIVE, message=str(error))
             self.judged[rung.id] = RungJudgement(rung=rung, findings=(finding,), seconds=seconds, hung=hung)
             return
-        found = [_doubted(view, finding) for name, check in CHECKS for finding in ask(name, check, view)]
+        view = views[0]
+        found = [
+            _doubted(view, finding)
+            for view in views
+            for name, check in checks_of(view)
+            for finding in ask(name, check, view)
+        ]
         findings, accepted = accepting.sort(found, self._plan.get("accept", ()), str(self._plan.get("day", "")))
         self.judged[rung.id] = RungJudgement(
             rung=rung,
             findings=findings,
             accepted=accepted,
             seconds=seconds,
-            hosts=tuple(sorted(set(view.trace.hosts.values()))),
+            hosts=tuple(sorted({host for view in views for host in view.trace.hosts.values()})),
             hung=hung,
             sensitivity=sensitivity(view),
-            series=series(view),
+            series=series(views),
             contributions=contributions(view),
         )
 
-    def _view(self, rung: Rung, exit: Mapping[str, Any] | None) -> RungView:
-        own = self._seen(rung.id)
+    def _exits(self, rung: Rung) -> list[Mapping[str, Any] | None]:
+        """Of the phases of a rung, up to the first that did not go well."""
+        exits: list[Mapping[str, Any] | None] = []
+        for phase in rung.phases:
+            exits.append(exit := _exit(self._folder / rung.id / phase.name))
+            if exit is None or exit.get("state") != "done":
+                break
+        return exits
+
+    def _views(self, rung: Rung, exits: Sequence[Mapping[str, Any] | None]) -> list[RungView]:
+        """Of each phase, those of a rung that does not resume are one."""
+        views: list[RungView] = []
+        for phase, exit in zip(rung.phases, exits, strict=False):
+            view = self._view(rung, phase.index, exit)
+            if rung.restarts:
+                view = replace(view, phase=phase, before=views[-1] if views else None)
+            views.append(view)
+        return views
+
+    def _view(self, rung: Rung, phase: int, exit: Mapping[str, Any] | None) -> RungView:
+        own = self._seen(rung.id, phase)
         assert own is not None
         named = rung.setting.get(Axis.CUSTOM)
         recipe = self._plan.get("also", {}).get(rung.recipe, {}) if rung.recipe else self._plan.get("recipe", {})
@@ -183,7 +208,7 @@ class _Bench:
             exit=exit,
             reference=self._seen(rung.reference),
             truth=self._seen(rung.truth),
-            repeated=self._seen(rung.twin_of),
+            repeated=self._seen(rung.twin_of, phase),
             others_repeat=self._others_repeat(rung),
             pairs=self._pairs(rung),
             recipe={**recipe, **recipe.get("custom", {}).get(named, {})},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -53,10 +54,11 @@ def _share(value: float) -> str:
     return f"{100 * value:.2g} %" if value >= 1e-4 else f"{value:.0e}"
 
 
-def series(view: RungView) -> dict[str, Any]:
-    """Step by step: losses, and the gradient that is nearest to failing, or furthest beyond."""
-    mine = losses(view.own)
-    other = view.reference or view.truth
+def series(views: Sequence[RungView]) -> dict[str, Any]:
+    """Step by step, over the phases of a rung: losses, and the gradient that is nearest to failing, or furthest
+    beyond."""
+    mine = {step: loss for view in views for step, loss in losses(view.own).items()}
+    other = views[0].reference or views[0].truth
     yard = losses(other) if other is not None else {}
     steps = sorted(set(mine) | set(yard))
     out: dict[str, Any] = {
@@ -65,7 +67,7 @@ def series(view: RungView) -> dict[str, Any]:
         "reference_loss": [yard[step].mean if step in yard else None for step in steps],
     }
     distance: dict[int, tuple[float, float, str]] = {}
-    if comparable(view):
+    for view in filter(comparable, views):
         found = view.gradients
         for step in steps:
             rows = np.flatnonzero(found.step == step)

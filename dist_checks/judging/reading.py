@@ -109,6 +109,9 @@ class RankTrace:
     """A sentence for each place where a file is cut or damaged; what stands before it is read."""
     routing: tuple[Mapping[str, Any], ...] = ()
     """The ``routing`` events."""
+    loaded: Mapping[str, Any] | None = None
+    """The ``loaded`` event, of a process that goes on where others have stopped."""
+    saved: Mapping[str, Any] | None = None
 
     @cached_property
     def copies(self) -> dict[str, str]:
@@ -231,6 +234,7 @@ def _read_rank(folder: Path, files: Mapping[str, Part], rank: int, extents: dict
     steps: dict[int, Step] = {}
     evidence: Mapping[str, Any] = {}
     routing: list[Mapping[str, Any]] = []
+    checkpoints: dict[str, Mapping[str, Any]] = {}
     ended = False
     announced = 0  # records that the rank says it has written: a file may be cut between two of them
     path = events_path(folder, rank)
@@ -246,6 +250,8 @@ def _read_rank(folder: Path, files: Mapping[str, Part], rank: int, extents: dict
                 case "step":
                     steps[int(event["step"])] = event
                     announced = int(event.get("digests", announced))
+                case "loaded" | "saved" as moment:
+                    checkpoints[moment] = event
                 case "routing":
                     routing.append(event)
                 case "evidence":
@@ -273,6 +279,7 @@ def _read_rank(folder: Path, files: Mapping[str, Part], rank: int, extents: dict
         ended=ended,
         problems=(*problems, *damage),
         routing=tuple(routing),
+        **checkpoints,
     )
 
 

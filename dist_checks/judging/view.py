@@ -18,10 +18,10 @@ from dist_checks.judging.seen import Seen
 from dist_checks.judging.start import other_start
 from dist_checks.judging.tolerance import DTYPE, EPS, Rule, Tolerance, narrowest, of_single
 from dist_checks.judging.verdict import Blamed, Explanation, Finding, Status
-from dist_checks.rung import Rung
+from dist_checks.rung import Phase, Rung
 from dist_checks.trace import BEFORE, Kind
 
-SAME_DRAWS = frozenset({Axis.CKPT_ACT, Axis.FUSED, Axis.PRECISION, Axis.CUSTOM})
+SAME_DRAWS = frozenset({Axis.CKPT_ACT, Axis.FUSED, Axis.PRECISION, Axis.CUSTOM, Axis.RESUME})
 """Axes under which one device draws the random numbers of the reference, in its order. A recipe may name more
 (``Recipe.masks_alike``)."""
 
@@ -47,6 +47,10 @@ class RungView:
     train: Mapping[str, Any] = field(default_factory=dict)
     custom: Mapping[str, Any] = field(default_factory=dict)
     """What the custom axis of the rung sets: ``{options, train, env}``."""
+    phase: Phase | None = None
+    """Which part of the rung this is, where it resumes: it is judged phase by phase."""
+    before: RungView | None = None
+    """The phase before this one."""
     command: str = "dist-checks run"
     """What ran this ladder: findings say how to run a part of it."""
 
@@ -57,6 +61,16 @@ class RungView:
     @property
     def trace(self) -> Trace:
         return self.own.trace
+
+    @property
+    def start(self) -> int:
+        """The first step."""
+        return self.phase.start if self.phase else 0
+
+    @property
+    def stop(self) -> int:
+        """The first step that is none of these."""
+        return self.phase.stop if self.phase else self.rung.steps
 
     @cached_property
     def layout(self) -> Layout:
@@ -104,11 +118,13 @@ class RungView:
     @cached_property
     def comparable_steps(self) -> tuple[int, ...]:
         """BEFORE and the steps up to the first that a loss scaler skipped in one rung and not in another, or that is
-        too late for a limit to mean anything."""
+        too late for a limit to mean anything. Where a rung goes on, from the last step before."""
         sides = [side for side in (self.own, self.reference, self.truth) if side is not None and side.trace.ranks]
         last = max((step for side in sides for step in side.trace.steps), default=-1)
-        steps = [BEFORE]
-        for step in range(last + 2):  # a crash may leave digests of a step that never ended
+        if self.before is not None and self.before.comparable_steps[-1:] != (self.start - 1,):
+            return ()
+        steps = [self.start + BEFORE]
+        for step in range(self.start, min(last + 2, self.stop)):  # a crash may leave digests of a step that never ended
             if len({side.skipped(step) for side in sides}) > 1 or not self.tolerance.judges(step):
                 break
             steps.append(step)
@@ -221,7 +237,8 @@ class Writer:
         try_next = ""
         if status > Status.SKIP:
             # One step more than what is to be seen again; everything where no step is named.
-            steps = rung.steps if step is None else min(max(step, 0) + 1, rung.steps)
+            # A rung that resumes does so elsewhere in a run of fewer steps, if at all.
+            steps = rung.steps if step is None or rung.restarts else min(max(step, 0) + 1, rung.steps)
             try_next = f"{self.view.command} -k {rung.id} --steps {steps}"
         return Finding(
             check=self.check,

@@ -79,6 +79,13 @@ class Holding:
                     if is_state(key, value):
                         yield f"{name}/{key}", value
 
+    def counts(self) -> Iterator[int]:
+        """How many steps the optimizer has counted, of each parameter of which it counts them."""
+        for optimizer in self.optimizers:
+            for state in getattr(optimizer, "optim", optimizer).state.values():
+                if "step" in state:
+                    yield int(scalar(state["step"]))
+
     def evidence(self) -> dict[str, Any]:
         """What the framework says of itself; fields of the evidence event."""
         return {}

@@ -40,13 +40,15 @@ class Ledger:
         self._groups: dict[str, int] = {}
         self._calls: dict[tuple[object, ...], int] = {}
         self._ends: list[int] = []  # of the set-up and of each step, in nanoseconds of the wall clock
+        self._before = BEFORE  # the step that had ended when this process began
         self._unread = self._most = 0  # steps since the ring was read; most collectives that a step has had
         self._last = 0
         self._write("header", schema=SCHEMA, rank=rank)
         self._flush()
 
-    def started(self) -> None:
-        """The first step begins."""
+    def started(self, first: int = 0) -> None:
+        """Step ``first`` begins: the first, or where a run goes on."""
+        self._before = first - 1
         self._ends = [time.time_ns()]
 
     def step(self) -> None:
@@ -87,7 +89,7 @@ class Ledger:
         try:
             if held and not self._file.closed:
                 self._read()
-                self._write("hang", step=len(self._ends) - 1, site=stack)
+                self._write("hang", step=len(self._ends) + self._before, site=stack)
                 self._flush()
         finally:
             if held:
@@ -102,7 +104,7 @@ class Ledger:
             if lost:
                 self._write("lost", count=lost)
             group = self._group(found)
-            step = bisect.bisect_left(self._ends, found.at) + BEFORE
+            step = bisect.bisect_left(self._ends, found.at) + self._before
             records.append([group, found.sequence, self._call(found), step, int(found.pending)])
             fresh += 1
         if records:

@@ -51,6 +51,7 @@ class Probe:
         record: Record | None = None,
         tied: Mapping[str, str] | None = None,
         holding: Holding | None = None,
+        first: int = 0,
     ) -> Probe:
         """A probe that writes to ``folder``, else to $DIST_CHECKS_TRACE; an inert one where neither is given.
 
@@ -59,7 +60,8 @@ class Probe:
         in forward order, whose outputs are recorded; ``header`` may hold ``rung, world_size, device, coordinates``.
         ``tied``, in a pipeline: of parameters here that are copies, the name of the one that an earlier stage holds.
         ``model`` may be a DeepSpeed engine. ``holding`` says where weights, gradients and state are, for a framework
-        that keeps them elsewhere than in the parameters.
+        that keeps them elsewhere than in the parameters. ``first`` is the step that comes next, in a run that goes on
+        from a checkpoint, which has been loaded.
         """
         given = folder or os.environ.get(FOLDER)
         if not given:
@@ -78,6 +80,7 @@ class Probe:
             record=record or Record(),
             tied=tied or {},
             holding=holding,
+            first=first,
         )
         if folder is None:
             atexit.register(recorder.close_at_exit)
@@ -141,6 +144,12 @@ class Probe:
     ) -> None:
         """The optimizer has stepped, unless the loss scaler ``skipped`` it. Sums are of this rank's samples;
         ``micro_losses`` are per target, of each forward pass alone, where the loop knows them."""
+
+    def saved(self, *, epoch: int, batch: int, loss_scale: float | None = None) -> None:
+        """Between two steps: all that the run needs to go on is saved now. ``batch`` of ``epoch`` is read next."""
+
+    def loaded(self, *, epoch: int, batch: int, loss_scale: float | None = None) -> None:
+        """After attach, in a process that goes on from there."""
 
     def close(self) -> None:
         """The run has come to its end. Without it the trace says that the rank was cut short."""

@@ -29,7 +29,7 @@ from dist_checks.probe.probe import Probe
 from dist_checks.probe.record import Record
 from dist_checks.probe.routing import RoutingHooks
 from dist_checks.probe.scribe import Scribe
-from dist_checks.trace import BEFORE, NO_ITEM, Kind, Writer
+from dist_checks.trace import NO_ITEM, Kind, Writer
 
 T = TypeVar("T")
 
@@ -49,13 +49,14 @@ class Recorder(Probe):
         record: Record,
         tied: Mapping[str, str],
         holding: Holding | None = None,
+        first: int = 0,
     ) -> None:
         given = (optimizer,) if isinstance(optimizer, Optimizer) else tuple(optimizer)
         self._held = holding or holding_of(model, given)
         self._optimizers = self._held.optimizers
         self._device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
         self._record = record
-        self._step = 0
+        self._first = self._step = first
         self._epochs = 0
         about = {"device": str(self._device), **header}
         fields = header_fields(self._held.table(tied), self._held.groups(), tuple(blocks), about)
@@ -67,12 +68,13 @@ class Recorder(Probe):
         self._blocks = BlockHooks(blocks, self._write_samples)
         self._routing = RoutingHooks({}, self._write_routing)
         self._narrowing = Narrowing(model) if record.narrowing else None
-        self._scribe.tensors(BEFORE, self._weights())
+        # Before the first step of all, that is BEFORE.
+        self._scribe.tensors(first - 1, self._weights())
         self._writer.flush()
         self._own_ledger = None if of_worker(folder) or not is_recording() else Ledger(folder, rank)
         self._ledger = of_worker(folder) or self._own_ledger
         if self._ledger is not None:
-            self._ledger.started()
+            self._ledger.started(first)
         self._closed = False
         self._start_step()
 
@@ -113,12 +115,12 @@ class Recorder(Probe):
         self._batches.append(batch)
         self._epoch = epoch
         self._expect(None if later else batch)
-        if self._narrowing is not None and self._step == 0:
+        if self._narrowing is not None and self._step == self._first:
             self._narrowing.start()
 
     def _expect(self, batch: MicroBatch | None) -> None:
-        self._blocks.expect(batch if self._record.outputs_at(self._step) else None)
-        self._routing.expect(batch if self._record.routing_at(self._step) else None)
+        self._blocks.expect(batch if self._record.outputs_at(self._step - self._first) else None)
+        self._routing.expect(batch if self._record.routing_at(self._step - self._first) else None)
 
     def forward(self, number: int, stage: int = 0) -> None:
         self._expect(self._batches[number])
@@ -180,23 +182,49 @@ class Recorder(Probe):
             rng=self._rng,
             seconds=seconds,
         )
-        if self._step == 0:
+        if self._step == self._first:
             self._write_evidence()
         self._writer.flush()
         if self._ledger is not None:
             self._ledger.step()
         self._step += 1
-        if not self._record.outputs_at(self._step):
+        if not self._record.outputs_at(self._step - self._first):
             self._blocks.remove()
-        if not self._record.routing_at(self._step):
+        if not self._record.routing_at(self._step - self._first):
             self._routing.remove()
         self._start_step()
+
+    def saved(self, *, epoch: int, batch: int, loss_scale: float | None = None) -> None:
+        last = self._step - 1
+        named: list[Iterator[tuple[Kind, str, Tensor | Part]]] = []
+        if not self._record.tensors_at(last):
+            named.append(self._weights())
+        if not self._record.tensors_at(last) or not self._record.state_at(last):
+            named.append(self._state())
+        self._scribe.tensors(last, chain(*named))
+        self._write_checkpoint("saved", epoch, batch, loss_scale)
+
+    def loaded(self, *, epoch: int, batch: int, loss_scale: float | None = None) -> None:
+        self._scribe.tensors(self._step - 1, self._state())
+        self._write_checkpoint("loaded", epoch, batch, loss_scale)
+
+    def _write_checkpoint(self, moment: str, epoch: int, batch: int, loss_scale: float | None) -> None:
+        self._writer.event(
+            moment,
+            step=self._step,
+            epoch=epoch,
+            batch=batch,
+            loss_scale=loss_scale,
+            rng=rng_hash(self._device),
+            optimizer_steps=sorted(set(self._held.counts())),
+        )
+        self._writer.flush()
 
     def close(self) -> None:
         if self._closed:
             return
         self._closed = True
-        if self._step == 0:
+        if self._step == self._first:
             self._write_evidence()
         self._detach()
         if self._own_ledger is not None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -30,6 +31,30 @@ def read(step: int, samples: int, batch: int, seed: int) -> Step:
     """The samples of optimizer step ``step``, counted over epochs."""
     epoch, index = divmod(step, steps_of_epoch(samples, batch))
     return Step(epoch, order(samples, seed, epoch)[index * batch : (index + 1) * batch])
+
+
+@dataclass(slots=True)
+class Loader:
+    """Where a run is in its samples; the same on every rank."""
+
+    samples: int
+    batch: int
+    epoch: int = 0
+    at: int = 0
+    """Batches of this epoch that have been read."""
+
+    def next(self) -> int:
+        """The number of the next batch, counted over epochs, which is then read."""
+        each = steps_of_epoch(self.samples, self.batch)
+        number = self.epoch * each + self.at
+        self.epoch, self.at = divmod(number + 1, each)
+        return number
+
+    def state_dict(self) -> dict[str, int]:
+        return {"epoch": self.epoch, "at": self.at}
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        self.epoch, self.at = state["epoch"], state["at"]
 
 
 def part(ids: Sequence[int], data_rank: int, data_size: int) -> list[int]:

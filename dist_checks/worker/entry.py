@@ -28,6 +28,7 @@ from dist_checks.rung import Role, Rung
 from dist_checks.trace import Writer
 from dist_checks.worker import mesh, trainers, watching
 from dist_checks.worker.axes import compile
+from dist_checks.worker.loop import Phase
 
 DESCRIPTION = "recipe.json"
 FRAMEWORKS = ("deepspeed",)
@@ -38,8 +39,9 @@ def main(payload: Mapping[str, Any]) -> None:
     """On every rank: train the rung of ``payload`` and leave its trace in ``payload["folder"]``.
 
     ``{"rung": Rung as JSON, "folder": str, "recipe": "gpt", "options": {}, "train": {}}``; optional are ``device``
-    (``cpu`` or ``cuda``), ``fault``, the id of a bug to plant, and ``env``, the names of environment variables whose
-    values are recorded. Raises ValueError where the rung cannot be run.
+    (``cpu`` or ``cuda``), ``fault``, the id of a bug to plant, ``env``, the names of environment variables whose
+    values are recorded, and ``phase``, {"stop", "load", "save"}, of a rung that resumes.
+    Raises ValueError where the rung cannot be run.
     """
     rung, folder = Rung.from_json(payload["rung"]), Path(payload["folder"])
     ledger = open_for_worker(folder, int(os.environ.get("RANK", "0")))
@@ -88,8 +90,16 @@ def _train(payload: Mapping[str, Any], rung: Rung, folder: Path) -> None:
         train=train,
         world=world,
         attach=attach,
+        phase=phase_of(payload, rung),
     ).run()
     mesh.stop(world)
+
+
+def phase_of(payload: Mapping[str, Any], rung: Rung) -> Phase:
+    """The steps that these processes run: all of them, unless ``payload["phase"]`` says otherwise."""
+    given = payload.get("phase") or {}
+    paths = {name: Path(given[name]) for name in ("load", "save") if given.get(name)}
+    return Phase(stop=given.get("stop", rung.steps), **paths)
 
 
 def claim(folder: Path, rung: Rung) -> None:

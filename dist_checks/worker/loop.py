@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +18,7 @@ from dist_checks.probe.probe import Probe
 from dist_checks.recipes.base import Batch, Recipe
 from dist_checks.recipes.settings import TrainSettings
 from dist_checks.rung import Role
-from dist_checks.worker import axes, data, gradients, mesh, rng
+from dist_checks.worker import axes, checkpoint, data, gradients, mesh, rng
 from dist_checks.worker.axes import accum, cp, ep, fused, pp, precision, sequence, sp, tp
 from dist_checks.worker.axes import compile as compiling
 from dist_checks.worker.mesh import World
@@ -33,16 +35,34 @@ class Attach(Protocol):
         blocks: Mapping[str, nn.Module],
         tied: Mapping[str, str],
         holding: Holding | None = None,
+        first: int = 0,
     ) -> Probe:
         """``model`` has every axis applied, ``blocks`` are named in forward order; see :meth:`Probe.attach`."""
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phase:
+    """The steps of a run that these processes are for."""
+
+    stop: int
+    """The first that they do not run."""
+    load: Path | None = None
+    """A checkpoint to go on from."""
+    save: Path | None = None
+    """Where one is left in the end."""
+
+
 class Trainer:
     """On every rank: builds model and optimizer for the rung, trains, and tells the probe what happens."""
 
-    def __init__(self, *, recipe: Recipe, train: TrainSettings, world: World, attach: Attach) -> None:
+    def __init__(
+        self, *, recipe: Recipe, train: TrainSettings, world: World, attach: Attach, phase: Phase | None = None
+    ) -> None:
         self.recipe, self.train, self.world = recipe, train, world
+        self.phase = phase or Phase(stop=world.rung.steps)
+        self.next_step = 0
+        self.loader = data.Loader(recipe.samples, train.batch)
         self.rung = world.rung
         self.data_size = world.layout.data_size
         self.loss_parts = world.layout.loss_parts
@@ -59,13 +79,18 @@ class Trainer:
         rng.seed_rank(world)
         self.micro_losses: list[float] = []
         """Of each micro-batch of the step, per target; empty where a schedule runs them."""
+        if self.phase.load is not None:
+            self.load(self.phase.load)
         self.probe = attach(
             self.model,
             self.optimizer,
             blocks=pp.held(self.model, blocks),
             tied=pp.copies(self.model),
             holding=self.holding(),
+            first=self.next_step,
         )
+        if self.phase.load is not None:
+            self.probe.loaded(**self.position())
         self.probe.routing(routers)
 
     # What is trained: hooks for frameworks that own a part of it
@@ -79,6 +104,10 @@ class Trainer:
         optimizer = self.recipe.optimizer(self.model, self.train)
         fused.choose_kernels(optimizer, self.world)
         return optimizer
+
+    def stepped(self) -> torch.optim.Optimizer:
+        """The optimizer that has the state of what it steps."""
+        return self.optimizer
 
     def make_scaler(self) -> torch.amp.GradScaler | None:
         return precision.make_scaler(self.world)
@@ -98,13 +127,17 @@ class Trainer:
     def run(self) -> None:
         if self.rung.role is Role.SINGLE and self.world.layout.world_size == 1:
             self.record_samples()
-        for index in range(self.rung.steps):
-            self.step(index)
+        while self.next_step < self.phase.stop:
+            self.step(self.next_step)
+            self.next_step += 1
+        if self.phase.save is not None:
+            self.probe.saved(**self.position())
+            self.save(self.phase.save)
         self.probe.close()
 
     def step(self, index: int) -> None:
         """One optimizer step."""
-        epoch, micro_batches = self.read(index)
+        epoch, micro_batches = self.read(self.loader.next())
         batches = [self.collate(ids) for ids in micro_batches]
         targets = sum(batch.count for batch in batches)
         total = self.count_targets(targets)
@@ -126,10 +159,35 @@ class Trainer:
             micro_losses=self.micro_losses,
         )
 
+    # What new processes go on from
+
+    def save(self, folder: Path) -> None:
+        checkpoint.save(self, folder)
+
+    def load(self, folder: Path) -> None:
+        """Weights, buffers, state of the optimizer and of the loss scaler, random numbers, and :meth:`progress`."""
+        checkpoint.load(self, folder)
+
+    def progress(self) -> dict[str, Any]:
+        """How far the run is: the next step, and where the loader is."""
+        return {"step": self.next_step, "loader": self.loader.state_dict()}
+
+    def load_progress(self, progress: Mapping[str, Any]) -> None:
+        self.next_step = progress["step"]
+        self.loader.load_state_dict(progress["loader"])
+
+    def position(self) -> dict[str, Any]:
+        """What the probe is told where a run is saved and where it goes on."""
+        return {
+            "epoch": self.loader.epoch,
+            "batch": self.loader.at,
+            "loss_scale": self.loss_scale if self.scales_loss else None,
+        }
+
     # What is read
 
     def read(self, index: int) -> tuple[int, list[list[int]]]:
-        """(epoch, the ids of each micro-batch) that this rank reads in step ``index``."""
+        """(epoch, the ids of each micro-batch) that this rank reads of batch ``index``, counted over epochs."""
         epoch, ids = data.read(index, self.recipe.samples, self.train.batch, self.rung.seed)
         mine = data.part(ids, self.world.data_rank, self.data_size)
         return epoch, data.micro_batches(mine, self.accum)

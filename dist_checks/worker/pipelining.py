@@ -19,7 +19,7 @@ from dist_checks.recipes.base import IGNORE, Batch, Recipe
 from dist_checks.recipes.settings import TrainSettings
 from dist_checks.worker import data, gradients
 from dist_checks.worker.axes import pp, precision, sequence, tp
-from dist_checks.worker.loop import Attach, Trainer
+from dist_checks.worker.loop import Attach, Phase, Trainer
 from dist_checks.worker.mesh import World
 
 SCHEDULES: dict[str, type[schedules._PipelineSchedule]] = {
@@ -74,8 +74,10 @@ class PipelineTrainer(Trainer):
 
     model: pp.Stages
 
-    def __init__(self, *, recipe: Recipe, train: TrainSettings, world: World, attach: Attach) -> None:
-        super().__init__(recipe=recipe, train=train, world=world, attach=attach)
+    def __init__(
+        self, *, recipe: Recipe, train: TrainSettings, world: World, attach: Attach, phase: Phase | None = None
+    ) -> None:
+        super().__init__(recipe=recipe, train=train, world=world, attach=attach, phase=phase)
         setting = self.rung.setting
         self.micro_batches = pipeline.micro_batches(setting)
         largest = min(train.batch, recipe.samples)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
+from torch import Tensor
 
 from dist_checks.axes import Axis
 from dist_checks.rung import Rung
@@ -17,19 +18,36 @@ def seed_model(rung: Rung) -> None:
     torch.manual_seed(rung.seed)
 
 
-def seed_rank(world: World) -> None:
-    """Before the first step: ranks that compute the same thing (a tp group) draw the same masks, others draw others."""
+def seed_rank(world: World, step: int = 0) -> None:
+    """Before the first step, or before ``step``, where no other state is known: ranks that compute the same thing (a tp
+    group) draw the same masks, others draw others."""
+    torch.manual_seed((world.rung.seed << 20) + (step << 12) + 1 + place(world))
+
+
+def place(world: World) -> int:
+    """The number of what a rank computes: ranks of a tp group share it."""
     stage = world.layout.coordinates(world.rank)[Axis.PP]
-    torch.manual_seed((world.rung.seed << 20) + 1 + world.data_rank + stage * world.layout.data_size)
+    return world.data_rank + stage * world.layout.data_size
+
+
+def state(device: torch.device) -> dict[str, Tensor]:
+    """Of the generators that a rank draws from: a copy."""
+    states = {"cpu": torch.get_rng_state()}
+    if device.type != "cpu":
+        states["device"] = torch.get_device_module(device).get_rng_state(device)
+    return states
+
+
+def restore(states: Mapping[str, Tensor], device: torch.device) -> None:
+    """What :func:`state` has returned."""
+    torch.set_rng_state(states["cpu"])
+    if device.type != "cpu":
+        torch.get_device_module(device).set_rng_state(states["device"], device)
 
 
 @contextmanager
 def kept(device: torch.device) -> Iterator[None]:
     """What is drawn inside, on the CPU or on ``device``, is drawn again afterwards."""
-    state = torch.get_rng_state()
-    module = None if device.type == "cpu" else torch.get_device_module(device)
-    device_state = module and module.get_rng_state(device)
+    states = state(device)
     yield
-    torch.set_rng_state(state)
-    if module is not None:
-        module.set_rng_state(device_state, device)
+    restore(states, device)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,8 +12,12 @@ from torch import Tensor, nn
 
 from dist_checks.probe.extents import Part
 from dist_checks.probe.zero import ZeroHolding
+from dist_checks.worker import rng
 from dist_checks.worker.axes import precision, zero
 from dist_checks.worker.loop import Trainer
+
+TAG = "saved"
+"""What DeepSpeed calls the only checkpoint of a folder."""
 
 
 class RedundancyTrainer(Trainer):
@@ -20,6 +25,10 @@ class RedundancyTrainer(Trainer):
 
     def make_optimizer(self) -> torch.optim.Optimizer:
         return zero.partitioned(super().make_optimizer(), self.world)
+
+    def stepped(self) -> torch.optim.Optimizer:
+        inner: torch.optim.Optimizer = self.optimizer.optim  # type: ignore[attr-defined]  # of ZeroRedundancyOptimizer
+        return inner
 
 
 class ZeroTrainer(Trainer):
@@ -47,6 +56,20 @@ class ZeroTrainer(Trainer):
         numbers back that every rung starts from, as it does itself when it loads a checkpoint."""
         for name, part in ZeroHolding(self.engine).masters():
             part.local.copy_(_piece(initial[name], part))
+
+    def save(self, folder: Path) -> None:
+        """DeepSpeed's own checkpoint: each rank leaves a file of its partitions."""
+        self.engine.save_checkpoint(str(folder), tag=TAG)
+        own = {"progress": self.progress(), "random": rng.state(self.world.device)}
+        torch.save(own, _own(folder, self.world.rank))
+
+    def load(self, folder: Path) -> None:
+        path, _ = self.engine.load_checkpoint(str(folder), tag=TAG)
+        if path is None:
+            raise ValueError(f"DeepSpeed found no checkpoint in {folder}")
+        own = torch.load(_own(folder, self.world.rank))
+        self.load_progress(own["progress"])
+        rng.restore(own["random"], self.world.device)
 
     def autocast(self) -> AbstractContextManager[object]:
         return nullcontext()
@@ -84,6 +107,11 @@ class ZeroTrainer(Trainer):
         if norm is not None:
             self.probe.norm(used=float(norm), limit=self.train.clip, printed=float(norm))
         return not self.engine.was_step_applied()
+
+
+def _own(folder: Path, rank: int) -> Path:
+    """Where a rank leaves what DeepSpeed does not know of."""
+    return folder / f"rank-{rank:05d}.pt"
 
 
 def _piece(full: Tensor, part: Part) -> Tensor:

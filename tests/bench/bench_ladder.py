@@ -33,11 +33,11 @@ def seconds(jobs: list[Job], slots: int, preload: tuple[str, ...]) -> float:
 def main() -> None:
     matrix = preset(sys.argv[1] if len(sys.argv) > 1 else "quick")
     plan = session.plan(matrix)
-    rungs = tuple(rung for rung in plan.rungs if rung.role is not Role.TWIN)
+    rungs = tuple(rung for rung in plan.rungs if rung.role is not Role.TWIN and not rung.restarts)
     plan = replace(plan, rungs=rungs)
 
     def started(cold: bool) -> Iterator[Job]:
-        for job in jobs(matrix, plan.rungs, Path(folder) / f"cold-{cold}"):
+        for (job,) in jobs(matrix, plan.rungs, Path(folder) / f"cold-{cold}"):
             yield replace(job, cold=cold)
 
     with tempfile.TemporaryDirectory() as folder:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from dist_checks.judging.checks import (
     additive,
@@ -19,6 +19,7 @@ from dist_checks.judging.checks import (
     launch,
     loss,
     replicas,
+    resume,
     rng,
     routing,
     samples,
@@ -38,6 +39,7 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     ("launch", launch.check),
     ("devices", devices.check),
     ("engaged", engaged.check),
+    ("resume", resume.check),
     ("samples", samples.check),
     ("rng", rng.check),
     ("initial_weights", initial_weights.check),
@@ -57,3 +59,15 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     ("twins", twins.check),
     ("completes", completes.check),
 )
+
+# What has been recorded before the first step, or in it, to be compared with what a single has recorded there.
+FIRST_ONLY = frozenset({"initial_weights", "routing", "forward", "additive", "contributions"})
+LAST_ONLY = frozenset({"curve"})
+
+
+def checks_of(view: RungView) -> Iterator[tuple[str, Check]]:
+    """Those that have something to say about this phase of a rung."""
+    for name, check in CHECKS:
+        first, last = view.start == 0, view.stop == view.rung.steps
+        if (first or name not in FIRST_ONLY) and (last or name not in LAST_ONLY):
+            yield name, check

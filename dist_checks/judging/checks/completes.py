@@ -20,7 +20,7 @@ GIVEN_UP = {"lost": "was lost", "cancelled": "was cancelled"}
 def check(view: RungView) -> Iterator[Finding]:
     """A rung that crashes or hangs where one device ran is a failure; one whose node was lost is not decided."""
     writer = view.writer("completes")
-    trace, steps = view.trace, view.rung.steps
+    trace, steps = view.trace, view.stop
     exit = view.exit
     if exit is None:
         if (trace.folder / "exit.json").exists():
@@ -29,7 +29,7 @@ def check(view: RungView) -> Iterator[Finding]:
             yield writer.unseen("the launcher left no exit.json: the rung was not run")
         return
     state = str(exit.get("state"))
-    last = max(trace.steps, default=-1)
+    last = max(trace.steps, default=view.start - 1)
     if (why := _not_written(exit)) and state in ENDED_WRONG:
         yield writer.unseen(f"{why[1]} after {last + 1} of {steps} steps", ranks=[why[0]])
     elif state == "failed" and (died := _died_after_all(view, exit)):
@@ -93,7 +93,7 @@ def _left_early(view: RungView, exit: Mapping[str, Any]) -> list[int]:
 def _died_after_all(view: RungView, exit: Mapping[str, Any]) -> str:
     """Some libraries abort while the interpreter ends (DeepSpeed does): all that was to be done had been done."""
     calls = read_calls(view.trace.folder, view.layout.world_size)
-    whole = not view.trace.cut and len(view.trace.steps) == view.rung.steps
+    whole = not view.trace.cut and len(view.trace.steps) == view.stop - view.start
     if not whole or not all(rank in calls and calls[rank].left for rank in range(view.layout.world_size)):
         return ""
     bad = {rank: ended for rank, ended in _exits(exit).items() if ended.get("signal") or ended.get("code")}
@@ -130,7 +130,7 @@ def _failed(writer: Writer, exit: Mapping[str, Any], state: str, last: int) -> F
         step=last + 1,
         ranks=early or ([first] if isinstance(first, int) else behind),
         observed=last + 1,
-        allowed=writer.view.rung.steps,
+        allowed=writer.view.stop,
     )
 
 

@@ -259,6 +259,28 @@ def _accum(view: RungView, axis: Axis) -> Proof:
     return True, f"{wanted} micro-batches a step"
 
 
+def _resumed(view: RungView, axis: Axis) -> Proof:
+    """Other processes than those before, which have loaded something and do not start with step 0. (Where nothing is
+    found to be loaded, a run that starts anew computes all the right numbers, and nobody needs its checkpoints.)"""
+    if view.before is None:
+        if not any(rank.saved for rank in view.trace.ranks):
+            return False, "nothing was saved"
+        return True, f"saved before step {view.stop}"
+    first = {rank.rank: min(rank.steps) for rank in view.trace.ranks if rank.steps}
+    early = next((rank for rank, step in first.items() if step != view.start), None)
+    if early is not None:
+        return False, f"rank {early} starts with step {first[early]}, not with step {view.start}"
+    if not all(rank.loaded for rank in view.trace.ranks):
+        return False, "nothing was loaded"
+    old = {(rank.header.get("host"), rank.header.get("pid")): rank.rank for rank in view.before.trace.ranks}
+    for rank in view.trace.ranks:
+        if (rank.header.get("host"), rank.header.get("pid")) in old:
+            return False, f"rank {rank.rank} is a process that has run before step {view.start}"
+    if view.rung.setting[axis] == "other" and view.rung.setting == view.before.rung.setting:
+        return False, f"the layout before step {view.start} was the same"
+    return True, f"new processes go on with step {view.start}"
+
+
 def _recomputed(view: RungView, axis: Axis) -> Proof:
     """Blocks that ran while a backward did, on every rank."""
     for rank in view.trace.ranks:
@@ -360,6 +382,7 @@ _PROOFS = {
     Axis.ZERO: _zero,
     Axis.ACCUM: _accum,
     Axis.CKPT_ACT: _recomputed,
+    Axis.RESUME: _resumed,
     Axis.COMPILE: _compiled,
     Axis.FUSED: _fused,
     Axis.CUSTOM: _custom,

@@ -163,8 +163,8 @@ def _formula(view: RungView, writer: Writer, mine: Full) -> Finding | None:
     if not len(applied) or not any(group.is_sgd for group in groups):
         return None
     worst, count = 0.0, 0
-    momenta: dict[str, Any] = {}
-    for step in range(mine.steps[-1] + 1):
+    momenta = _loaded_momenta(view)
+    for step in range(view.start, mine.steps[-1] + 1):
         if view.own.skipped(step):
             continue
         if step not in mine.steps:
@@ -208,6 +208,19 @@ def _formula(view: RungView, writer: Writer, mine: Full) -> Finding | None:
     return writer.passed(
         f"{count} steps are those of SGD's formula; nearest to failing: {worst:.1e} of what is allowed"
     )
+
+
+def _loaded_momenta(view: RungView) -> dict[str, Any]:
+    """What an optimizer goes on from, in a rung that resumes."""
+    if view.before is None:
+        return {}
+    state = view.own.full(Kind.STATE)
+    keys = ((row, state.key(row)) for row in state.at(view.start - 1).tolist())
+    return {
+        key.name.removesuffix("/momentum_buffer"): state.sketch[row]
+        for row, key in keys
+        if key.name.endswith("/momentum_buffer")
+    }
 
 
 def _with_momentum(group: Mapping[str, Any], momenta: dict[str, Any], name: str, gradient: Any) -> Any:

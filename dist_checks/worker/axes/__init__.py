@@ -18,6 +18,7 @@ from dist_checks.worker.axes import (
     fused,
     pp,
     precision,
+    resume,
     sp,
     tp,
     zero,
@@ -41,7 +42,7 @@ class AxisModule(Protocol):
 # experts a mesh. cp wraps nothing: dp_shard and dp_replicate reduce over its ranks as well.
 ORDER: tuple[AxisModule, ...] = (
     *(precision, fused, sp, cp, tp, ep),
-    *(compile, ckpt_act, pp, dp_shard, dp_replicate, zero, accum),
+    *(compile, ckpt_act, pp, dp_shard, dp_replicate, zero, accum, resume),
 )
 
 
