@@ -120,6 +120,11 @@ class Refusals:
         except ValueError as error:
             return str(error)
         between = restarts.between(setting)
+        if between is not None and setting.get(Axis.ZERO) in ZERO_STAGES:
+            return (
+                "resume_other cannot be combined with zero 1 to 3: DeepSpeed loads partitions only where there are as "
+                "many ranks as have saved them"
+            )
         if between is None or not (reason := self(between, asked=True)):
             return ""
         return f"resume_other goes on as {between.name} in between: {reason}"

@@ -46,6 +46,8 @@ def _words(broken: Broken, outcomes: Sequence[Outcome]) -> str:
     if len(broken.setting) == 1:
         notes += _degrees(broken, same)
     notes += _recipes(broken, smallest, outcomes)
+    if broken.first.check == "evaluation":
+        notes.append("what is evaluated, not what is trained")
     return f"{name} ({'; '.join(notes)})"
 
 

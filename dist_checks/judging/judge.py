@@ -14,7 +14,7 @@ from dist_checks.axes import Axis
 from dist_checks.judging import accepting
 from dist_checks.judging.accepting import Accepted
 from dist_checks.judging.blame import blame
-from dist_checks.judging.checks import CHECKS, Check, checks_of
+from dist_checks.judging.checks import CHECKS, Check, is_asked
 from dist_checks.judging.deciding import deciding
 from dist_checks.judging.late import FEWEST, Pair, late
 from dist_checks.judging.measured import contributions, sensitivity, series
@@ -162,7 +162,8 @@ class _Bench:
         found = [
             _doubted(view, finding)
             for view in views
-            for name, check in checks_of(view)
+            for name, check in CHECKS
+            if is_asked(name, view)
             for finding in ask(name, check, view)
         ]
         findings, accepted = accepting.sort(found, self._plan.get("accept", ()), str(self._plan.get("day", "")))

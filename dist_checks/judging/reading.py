@@ -112,6 +112,9 @@ class RankTrace:
     loaded: Mapping[str, Any] | None = None
     """The ``loaded`` event, of a process that goes on where others have stopped."""
     saved: Mapping[str, Any] | None = None
+    """The ``saved`` event, of a process that others go on from."""
+    evaluation: Mapping[str, Any] | None = None
+    """The ``evaluation`` event."""
 
     @cached_property
     def copies(self) -> dict[str, str]:
@@ -234,7 +237,7 @@ def _read_rank(folder: Path, files: Mapping[str, Part], rank: int, extents: dict
     steps: dict[int, Step] = {}
     evidence: Mapping[str, Any] = {}
     routing: list[Mapping[str, Any]] = []
-    checkpoints: dict[str, Mapping[str, Any]] = {}
+    moments: dict[str, Mapping[str, Any]] = {}
     ended = False
     announced = 0  # records that the rank says it has written: a file may be cut between two of them
     path = events_path(folder, rank)
@@ -250,8 +253,8 @@ def _read_rank(folder: Path, files: Mapping[str, Part], rank: int, extents: dict
                 case "step":
                     steps[int(event["step"])] = event
                     announced = int(event.get("digests", announced))
-                case "loaded" | "saved" as moment:
-                    checkpoints[moment] = event
+                case "loaded" | "saved" | "evaluation" as moment:
+                    moments[moment] = event
                 case "routing":
                     routing.append(event)
                 case "evidence":
@@ -279,7 +282,7 @@ def _read_rank(folder: Path, files: Mapping[str, Part], rank: int, extents: dict
         ended=ended,
         problems=(*problems, *damage),
         routing=tuple(routing),
-        **checkpoints,
+        **moments,
     )
 
 

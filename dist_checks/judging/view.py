@@ -280,6 +280,10 @@ class Writer:
             return self.unseen(self.view.no_yard)
         if self.view.not_comparable:
             return self.unseen(f"not comparable: {self.view.not_comparable}", blames=Blamed.NOT_COMPARABLE)
+        if self.view.start and not self.view.tolerance.judges(self.view.start):
+            return self.skipped(
+                f"the steps from {self.view.start} on are too late to be compared one by one with these numbers"
+            )
         return None
 
 

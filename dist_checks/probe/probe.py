@@ -151,6 +151,11 @@ class Probe:
     def loaded(self, *, epoch: int, batch: int, loss_scale: float | None = None) -> None:
         """After attach, in a process that goes on from there."""
 
+    def evaluation(
+        self, ids: Iterable[int], loss_sum: float | None, targets: int, printed_loss: float | None = None
+    ) -> None:
+        """After the last step: these samples were evaluated on this rank, and are counted in what is printed."""
+
     def close(self) -> None:
         """The run has come to its end. Without it the trace says that the rank was cut short."""
 

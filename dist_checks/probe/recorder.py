@@ -220,6 +220,17 @@ class Recorder(Probe):
         )
         self._writer.flush()
 
+    def evaluation(
+        self, ids: Iterable[int], loss_sum: float | None, targets: int, printed_loss: float | None = None
+    ) -> None:
+        self._writer.event(
+            "evaluation",
+            ids=[int(i) for i in ids],
+            loss_sum=None if loss_sum is None else float(loss_sum),
+            targets=int(targets),
+            printed_loss=None if printed_loss is None else float(printed_loss),
+        )
+
     def close(self) -> None:
         if self._closed:
             return

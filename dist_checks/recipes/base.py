@@ -75,6 +75,8 @@ class Recipe(ABC):
     """Number of classes that the loss chooses from: an untrained model starts near ln(classes)."""
     samples: int
     """Number of samples of an epoch; their ids are 0 to samples - 1."""
+    held_out: int = 0
+    """Samples that are evaluated after the last step and never trained on, with the ids that follow."""
     dropout: float = 0.0
     masks_alike: tuple[str, ...] = ()
     """Axes of several ranks under which dropout masks the elements that it masks on one device, so that they can be

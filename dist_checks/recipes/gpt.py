@@ -43,6 +43,10 @@ def causal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
+HELD_OUT = 13
+"""Samples that are evaluated: no number of ranks divides it but 13."""
+
+
 class Attention(nn.Module):
     """Causal self-attention. Under tensor parallelism q, k and v give this rank's heads only."""
 
@@ -185,7 +189,8 @@ class GPTRecipe(Recipe):
         self.samples, self.tied, self.dropout = samples, tied, dropout
         self.layers, self.width, self.heads, self.length = layers, width, heads, length
         # One byte more than the model reads: each input's target is the byte after it.
-        self.phrases = phrases(samples, length + 1, SHORTEST if ragged else length + 1)
+        self.phrases = phrases(samples, length + 1, SHORTEST if ragged else length + 1, more=HELD_OUT)
+        self.held_out = len(self.phrases) - samples
 
     def model(self) -> GPT:
         return GPT(

@@ -16,12 +16,13 @@ _CUT = re.compile(
 )
 
 
-def phrases(count: int, longest: int, shortest: int = SHORTEST) -> list[bytes]:
-    """The first ``count`` phrases, no two alike, of ``shortest`` to ``longest`` bytes: longer ones are cut off.
+def phrases(count: int, longest: int, shortest: int = SHORTEST, more: int = 0) -> list[bytes]:
+    """The first ``count`` phrases, no two alike, of ``shortest`` to ``longest`` bytes: longer ones are cut off. Then
+    up to ``more`` others.
 
     Raises ValueError when the manual has fewer.
     """
-    found = list(islice(_phrases(longest, shortest), count))
+    found = list(islice(_phrases(longest, shortest), count + more))
     if len(found) < count:
         raise ValueError(f"options.samples ({count}) must be at most {len(found)}: the built-in text has no more")
     return found

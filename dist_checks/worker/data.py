@@ -62,6 +62,11 @@ def part(ids: Sequence[int], data_rank: int, data_size: int) -> list[int]:
     return list(ids[data_rank::data_size])
 
 
+def held_out(samples: int, count: int, data_rank: int, data_size: int) -> list[int]:
+    """What data rank ``data_rank`` evaluates of the ``count`` samples behind those of an epoch; uneven, not padded."""
+    return part(range(samples, samples + count), data_rank, data_size)
+
+
 def micro_batches(ids: Sequence[int], count: int) -> list[list[int]]:
     """``count`` pieces in the order of ``ids``; their lengths differ by at most one."""
     short, longer = divmod(len(ids), count)

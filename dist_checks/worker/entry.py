@@ -166,6 +166,7 @@ def _of_recipe(recipe: Recipe) -> dict[str, Any]:
         "name": recipe.name,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "samples": recipe.samples,
+        "held_out": recipe.held_out,
         "classes": recipe.classes,
         "blocks": list(recipe.blocks(model)),
         "divisors": recipe.divisors(),

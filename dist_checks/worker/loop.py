@@ -133,6 +133,8 @@ class Trainer:
         if self.phase.save is not None:
             self.probe.saved(**self.position())
             self.save(self.phase.save)
+        elif self.recipe.held_out >= self.data_size:  # all ranks run the same number of forward passes
+            self.evaluate()
         self.probe.close()
 
     def step(self, index: int) -> None:
@@ -305,6 +307,23 @@ class Trainer:
     def mean_loss(self, loss_sum: float, total: int) -> float:
         """What a user of this loop would see: the loss per target of the whole step."""
         return mesh.sum_over_parts(self.world, loss_sum) / total
+
+    # After the last step
+
+    @torch.no_grad()
+    def evaluate(self) -> None:
+        """The loss over samples that are held out, in one forward pass; their number divides no world."""
+        ids = data.held_out(self.recipe.samples, self.recipe.held_out, self.world.data_rank, self.data_size)
+        batch = self.collate(ids)
+        self.model.eval()
+        with tp.loss_context(self.world), cp.context(self.world), compiling.paused():
+            loss_sum = self.forward(batch).item()
+        self.probe.evaluation(
+            ids,
+            loss_sum=loss_sum,
+            targets=batch.count,
+            printed_loss=self.mean_loss(loss_sum, self.count_targets(batch.count)),
+        )
 
     # What only a single records
 

@@ -160,6 +160,9 @@ class PipelineTrainer(Trainer):
         loss = self.normalise(loss_sum, self.total)
         return loss if self.scaler is None else self.scaler.scale(loss)
 
+    def evaluate(self) -> None:
+        """Not here: the stages of a pipeline have buffers for the micro-batches of training."""
+
     # From gradients to weights
 
     def reduce(self) -> None:

@@ -24,7 +24,8 @@ def plan(axes: dict[str, Any], devices: int = 8, **matrix: Any) -> Plan:
 
 def of_preset(name: str) -> Plan:
     chosen = preset(name)
-    return make(chosen, dict.fromkeys(chosen.ladders, FACTS), 8)
+    facts = Facts.from_json({**FACTS.description, "samples": chosen.options["samples"]})
+    return make(chosen, dict.fromkeys(chosen.ladders, facts), 8)
 
 
 def ids(plan: Plan) -> list[str]:
@@ -51,6 +52,31 @@ def test_native_precision_has_its_own_truth() -> None:
     assert by_id["single"].truth == by_id["bf16"].truth == by_id["tp2"].truth == "fp64"
     assert by_id["fp64"].role is Role.SINGLE
     assert by_id["tp2"].reference == "single"
+
+
+def test_resuming() -> None:
+    """What is refused is so by the length of the run, and by what the layout in between cannot do."""
+    facts = Facts.from_json({**FACTS.description, "samples": 61})
+    axes = {"dp_replicate": 3, "zero": [1, "redundancy"], "resume": ["same", "other"]}
+    found = make(parse({"axes": axes, "steps": 4, "combine": {"mode": "pairs", "most": 3}}), facts, 8)
+    by_id = {rung.id: rung for rung in found.rungs}
+    assert by_id["dp_replicate3+resume_other"].restarts == (1, 3)
+    assert by_id["dp_replicate3"].restarts == ()
+    assert by_id["dp_replicate3+resume_other"].reference == "single"
+    assert by_id["resume_other"].devices == 2
+    assert not any(rung.restarts for rung in found.rungs if rung.role is not Role.RUNG)
+    [refused] = [skip for skip in found.skipped if skip.name == "dp_replicate3+zero1+resume_other"]
+    assert refused.reason.startswith(
+        "resume_other cannot be combined with zero 1 to 3: DeepSpeed loads partitions only"
+    )
+    with pytest.raises(
+        ConfigError, match=r"axes.resume\[0\]: resume needs at least 4 steps, not 3: it goes on inside of"
+    ):
+        make(parse({"axes": {"resume": "same"}, "steps": 3}), facts, 8)
+    with pytest.raises(
+        ConfigError, match="goes on as dp_replicate2 in between: a world of 2 ranks is larger than the 1"
+    ):
+        make(parse({"axes": {"resume": "other"}, "steps": 4}), facts, 1)
 
 
 def test_references_come_first() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 
 from dist_checks.judging.checks import (
     additive,
@@ -12,6 +12,7 @@ from dist_checks.judging.checks import (
     curve,
     devices,
     engaged,
+    evaluation,
     forward,
     grad_norm,
     gradients,
@@ -56,18 +57,17 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     ("grad_norm", grad_norm.check),
     ("updates", updates.check),
     ("curve", curve.check),
+    ("evaluation", evaluation.check),
     ("twins", twins.check),
     ("completes", completes.check),
 )
 
 # What has been recorded before the first step, or in it, to be compared with what a single has recorded there.
 FIRST_ONLY = frozenset({"initial_weights", "routing", "forward", "additive", "contributions"})
-LAST_ONLY = frozenset({"curve"})
+LAST_ONLY = frozenset({"curve", "evaluation"})
 
 
-def checks_of(view: RungView) -> Iterator[tuple[str, Check]]:
-    """Those that have something to say about this phase of a rung."""
-    for name, check in CHECKS:
-        first, last = view.start == 0, view.stop == view.rung.steps
-        if (first or name not in FIRST_ONLY) and (last or name not in LAST_ONLY):
-            yield name, check
+def is_asked(name: str, view: RungView) -> bool:
+    """Whether the check has something to say about this phase of a rung."""
+    first, last = view.start == 0, view.stop == view.rung.steps
+    return (first or name not in FIRST_ONLY) and (last or name not in LAST_ONLY)

@@ -60,7 +60,7 @@ def _compared(view: RungView, writer: Writer, mine: dict[int, Loss]) -> Finding 
                 allowed=b.targets,
                 scale=a.targets / b.targets if b.targets else None,
             )
-        observed, allowed = _distance(view, a, b, single.get(step))
+        observed, allowed = distance(view, a, b, single.get(step))
         if not within(observed, allowed):
             words = in_numbers(view, step, a.mean / b.mean, allowed) if b.mean else ""
             return writer.failed(
@@ -74,7 +74,7 @@ def _compared(view: RungView, writer: Writer, mine: dict[int, Loss]) -> Finding 
     return None
 
 
-def _distance(view: RungView, mine: Loss, yard: Loss, single: Loss | None) -> tuple[float, float]:
+def distance(view: RungView, mine: Loss, yard: Loss, single: Loss | None) -> tuple[float, float]:
     """Relative distance from the yard, observed and allowed."""
     norm = np.array([abs(yard.mean) or 1.0])
     spread = np.array([abs(single.mean - yard.mean) if single else np.nan])
@@ -115,7 +115,7 @@ def _printed(view: RungView, writer: Writer, mine: dict[int, Loss]) -> Finding:
     if not steps:
         return writer.unseen(f"{view.yard.rung.id} has no step that could be compared")
     yard, single = losses(view.yard), losses(view.reference) if view.reference is not None else {}
-    told = [(*_distance(view, mine[step], yard[step], single.get(step)), step) for step in steps]
+    told = [(*distance(view, mine[step], yard[step], single.get(step)), step) for step in steps]
     observed, allowed, step = max(told, key=lambda item: item[0] / item[1])
     return writer.passed(
         f"loss and targets of {len(steps)} steps are those of {view.yard.rung.id}; nearest to failing: step {step}, "

@@ -17,7 +17,7 @@ from dist_checks.worker.loop import Trainer
 
 def optimizer(rung: Rung) -> None:
     def step_on(trainer: Trainer, state: dict[str, Any]) -> None:
-        pass
+        trainer.stepped().state.clear()
 
     checkpoint.step_on = step_on
 
