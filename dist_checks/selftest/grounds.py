@@ -51,7 +51,7 @@ class Ground:
         for other in self.rungs:
             if other.id != rung.id:
                 (folder / "rungs" / other.id).symlink_to((self.folder / "rungs" / other.id).absolute())
-        (job,) = jobs(self.matrix, [rung], folder, fault)
+        [(job,)] = jobs(self.matrix, [rung], folder, fault)  # none of them resumes
         return replace(job, name=f"{rung.id}#{number}")  # what is stored of a job does not say what is planted
 
     def logs(self, folder: Path) -> Iterator[str]:

@@ -27,8 +27,8 @@ def test_a_padded_set_is_a_fault_of_the_metric_alone(ladder: Ladder) -> None:
     assert outcome.report["sentence"] == "FAIL broken: dp_replicate (alone; what is evaluated, not what is trained)"
     [found] = findings(outcome.report, "evaluation", "dp_replicate4")
     assert found["message"] == (
-        "16 samples are evaluated, 13 are held out; counted more than once: 150, 151, 152: only the metric is wrong, not "
-        "what is trained"
+        "16 samples are evaluated, 13 are held out; counted more than once: 150, 151, 152: only the metric is wrong, "
+        "not what is trained"
     )
     [rung] = [rung for rung in outcome.report["rungs"] if rung["id"] == "dp_replicate4"]
     assert [name for name, status in rung["checks"].items() if status == "fail"] == ["evaluation"]

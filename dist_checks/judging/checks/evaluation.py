@@ -118,5 +118,6 @@ def _loss(view: RungView, told: Mapping[tuple[int, ...], Mapping[str, Any]]) -> 
         targets=sum(event["targets"] for event in told.values()),
         printed={},
         own={},
+        micro={},
         apart=None,
     )
