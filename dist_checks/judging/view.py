@@ -166,6 +166,8 @@ class RungView:
     @cached_property
     def not_comparable(self) -> str:
         """Why comparing with the yard says nothing; empty where it does."""
+        if self.before is not None and self.before.not_comparable:
+            return self.before.not_comparable
         alike = {*SAME_DRAWS, *(self.recipe.get("masks_alike") or ())}
         redrawn = [axis.value for axis in self.rung.setting if axis not in alike]
         if self.yard is self.reference and Axis.COMPILE in self.rung.setting:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ladders import Ladder, broken
@@ -12,11 +13,11 @@ from planting import axes, expected, matrix
 from dist_checks.judging.verdict import ExitCode
 from dist_checks.worker.faults import find
 
-SMALL = {"options": {"layers": 2, "width": 16, "samples": 61}, "steps": 4}
+SMALL: dict[str, Any] = {"options": {"layers": 2, "width": 16, "samples": 61}, "steps": 4}
 """Two steps an epoch: it goes on with step 1, in the first epoch, and with step 3, in the second one."""
 
 
-def passes(ladder: Ladder, include: list[str], values: dict[str, object], **matrix: object) -> dict[str, object]:
+def passes(ladder: Ladder, include: list[str], values: dict[str, Any]) -> dict[str, Any]:
     outcome = ladder(values, combine={"mode": "singles", "include": include}, select=" or ".join(include), **SMALL)
     assert outcome.exit_code() is ExitCode.PASS, outcome.report["sentence"]
     for rung in outcome.report["rungs"]:
@@ -67,3 +68,19 @@ def test_what_is_not_restored_is_blamed_on_resume(ladder: Ladder, id: str) -> No
     assert broken(outcome.report) == expected(fault) == [["resume"]]
     for entry in outcome.report["broken"]:
         assert (entry["check"], entry["step"]) == (fault.check, fault.step)
+
+
+def test_masks_go_on_where_they_were(ladder: Ladder) -> None:
+    options = {**SMALL["options"], "dropout": 0.1}
+    outcome = ladder({"resume": ["same", "other"]}, options=options, steps=4)
+    status = {rung["id"]: rung["status"] for rung in outcome.report["rungs"]}
+    # Two data ranks draw other masks than one device, rightly, and so all that follows is something else.
+    assert (status["resume_same"], status["resume_other"]) == ("pass", "inconclusive")
+    assert outcome.report["blamed"] == "not_comparable"
+
+
+def test_a_layout_in_between_that_is_broken_by_itself_is_blamed(ladder: Ladder) -> None:
+    """``resume_other`` goes on with two replicas, and these fail by themselves: found out by running them."""
+    outcome = ladder({"resume": "other"}, fault="dp_replicate_off", blame={"budget": 2}, **SMALL)
+    assert "dp_replicate2" in {rung["id"] for rung in outcome.report["rungs"]}
+    assert broken(outcome.report) == [["dp_replicate"]]
