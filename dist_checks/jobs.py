@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, replace
@@ -63,6 +64,12 @@ def _steps_of(phase: Phase, phases: int, folder: Path) -> dict[str, Any]:
         "load": str(folder / CHECKPOINT.format(phase.index - 1)) if phase.index else None,
         "save": str(folder / CHECKPOINT.format(phase.index)) if phase.index + 1 < phases else None,
     }
+
+
+def forget_checkpoint(job: Job) -> None:
+    """Of a job that is done: what it has loaded. Where it failed, that is kept."""
+    if loaded := job.payload["phase"]["load"]:
+        shutil.rmtree(loaded, ignore_errors=True)
 
 
 def _hosts_of(run: Path, rung: Rung) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from dist_checks import stored, submitting
 from dist_checks.axes import Axis, Setting
 from dist_checks.cost import device_hours
 from dist_checks.deciding import decide
-from dist_checks.jobs import DESCRIBE, jobs, payload
+from dist_checks.jobs import DESCRIBE, forget_checkpoint, jobs, payload
 from dist_checks.judging.judge import Judgement, PlanError, document, read_plan
 from dist_checks.judging.judge import report as judge_report
 from dist_checks.judging.verdict import ExitCode, Status
@@ -117,7 +117,9 @@ def launch(launcher: Launcher, jobs: Iterable[tuple[Job, ...]], progress: Progre
         for exit in launcher.run(wave, on_start=started):
             id = of_job[exit.job]
             seconds[id] += exit.seconds
-            if exit.state is not State.DONE:
+            if exit.state is State.DONE:
+                forget_checkpoint(chains[id][at])
+            else:
                 chains[id] = chains[id][: at + 1]
             if at + 1 == len(chains[id]):
                 progress.ended(_shown(chains[id][0]), exit.state, seconds[id])

@@ -44,6 +44,7 @@ def test_the_same_layout(ladder: Ladder, tmp_path: Path) -> None:
     assert [json.loads((own / name / "exit.json").read_text())["state"] for name in ("phase0", "phase1", "phase2")] == [
         "done"
     ] * 3
+    assert not list(own.glob("checkpoint*")), "what has been loaded is no longer needed"
     [rung] = [rung for rung in report["rungs"] if rung["id"] == include[0]]
     assert rung["series"]["steps"] == [0, 1, 2, 3]
     assert None not in rung["series"]["loss"]
