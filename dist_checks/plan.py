@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -147,6 +148,7 @@ def _combinations(matrix: Matrix, refuse: Refusals, skipped: dict[Setting, str])
         for axis, values in matrix.axes.items()
     }
 
+    @functools.cache  # the array asks about the same few hundred settings a hundred times each
     def reason(setting: Setting) -> str:
         many = len(setting.structural) > matrix.combine.most
         return f"more than {matrix.combine.most} structural axes" if many else refuse(setting)
