@@ -24,6 +24,6 @@ FAULT = Fault(
     axes=((Axis.DP_REPLICATE,), (Axis.DP_SHARD,)),
     check="evaluation",
     plant=plant,
-    planted_in={"axes": {"dp_replicate": 4}, "steps": 1},
+    planted_in={"axes": {"dp_replicate": 4, "accum": 2}, "steps": 1},
     step=1,
 )
