@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -38,7 +39,8 @@ RANDOM = "random state "
 
 def save(trainer: Trainer, folder: Path) -> None:
     """On every rank, between two steps."""
-    write(State(trainer).by_name, checkpoint_id=folder, no_dist=not dist.is_initialized())
+    with alone():
+        write(State(trainer).by_name, checkpoint_id=folder, no_dist=not dist.is_initialized())
 
 
 def load(trainer: Trainer, folder: Path) -> None:
@@ -50,7 +52,8 @@ def load(trainer: Trainer, folder: Path) -> None:
         state.by_name.pop(state.random)
     if not any(name.startswith("optimizer.state.") for name in saved):
         state.drop_steps()
-    read(state.by_name, checkpoint_id=folder, no_dist=not dist.is_initialized())
+    with alone():
+        read(state.by_name, checkpoint_id=folder, no_dist=not dist.is_initialized())
     state.give_back(trainer)
     if known:
         draw_on(trainer, state.by_name[state.random])
@@ -62,6 +65,14 @@ def step_on(trainer: Trainer, state: dict[str, Any]) -> None:
     """The optimizer gets the state that was saved; its tensors have been read in place."""
     with without_empty_groups(trainer.stepped()):
         set_optimizer_state_dict(trainer.model, trainer.stepped(), state, options=OPTIONS)
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Inside, one process without a group is nothing to be warned of."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
+        yield
 
 
 @contextmanager
