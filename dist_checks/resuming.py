@@ -21,6 +21,7 @@ from dist_checks.plan import Plan, Skipped
 from dist_checks.progress import ShowProgress, silent
 from dist_checks.refusals import Facts
 from dist_checks.rung import Rung
+from dist_checks.running import launch
 from launch.base import Launcher
 
 
@@ -50,7 +51,7 @@ def resume(
             launcher, _ = at_work.start()
             with session.writing():
                 session.write_plan(folder, {**inputs, **plan.to_json()})
-            session.launch(launcher, jobs(matrix, rungs, folder, fault), progress)
+            launch(launcher, jobs(matrix, rungs, folder, fault), progress)
 
         def refuse(recipe: str, setting: Setting) -> str:
             launcher, facts = at_work.start()

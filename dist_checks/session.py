@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ from dist_checks import stored, submitting
 from dist_checks.axes import Axis, Setting
 from dist_checks.cost import device_hours
 from dist_checks.deciding import decide
-from dist_checks.jobs import DESCRIBE, forget_checkpoint, jobs, payload
+from dist_checks.jobs import DESCRIBE, jobs, payload
 from dist_checks.judging.judge import Judgement, PlanError, document, read_plan
 from dist_checks.judging.judge import report as judge_report
 from dist_checks.judging.verdict import ExitCode, Status
@@ -29,6 +29,7 @@ from dist_checks.refusals import Facts
 from dist_checks.report import github, write_pages
 from dist_checks.run_folder import environment, new_folder
 from dist_checks.rung import Rung
+from dist_checks.running import launch
 from dist_checks.selection import choose
 from dist_checks.submitting import hand_over
 from dist_checks.trace import checksum
@@ -99,35 +100,6 @@ def run(
             return decide(plan, folder, budget=matrix.blame.budget, refuse=refuse, run=work)
 
         return finish(folder, ladder, progress)
-
-
-def launch(launcher: Launcher, jobs: Iterable[tuple[Job, ...]], progress: Progress) -> None:
-    """The jobs of each tuple one after the other, as long as they go well; those of different tuples side by side."""
-    chains = {chain[0].name: chain for chain in jobs}
-    of_job = {job.name: id for id, chain in chains.items() for job in chain}
-    seconds = dict.fromkeys(chains, 0.0)
-
-    def started(job: Job) -> None:
-        if job is chains[of_job[job.name]][0]:
-            progress.started(_shown(job), job.world_size)
-
-    # Of every chain the first job, then of those that have another one the second.
-    for at in range(max(map(len, chains.values()), default=0)):
-        wave = [chain[at] for chain in chains.values() if at < len(chain)]
-        for exit in launcher.run(wave, on_start=started):
-            id = of_job[exit.job]
-            seconds[id] += exit.seconds
-            if exit.state is State.DONE:
-                forget_checkpoint(chains[id][at])
-            else:
-                chains[id] = chains[id][: at + 1]
-            if at + 1 == len(chains[id]):
-                progress.ended(_shown(chains[id][0]), exit.state, seconds[id])
-
-
-def _shown(job: Job) -> str:
-    """The rung that it is a part of."""
-    return str(job.payload["rung"]["id"])
 
 
 def finish(folder: Path, ladder: Callable[[], Judgement], progress: Progress) -> Outcome:
