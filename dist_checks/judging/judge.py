@@ -241,8 +241,8 @@ class _Bench:
         """Empty where the files cannot be read: the rung's own judgement says so."""
         if id not in self._late:
             try:
-                seen = self._seen(id)
-                self._late[id] = late(seen) if seen is not None else {}
+                seen = [self._seen(id, phase.index) for phase in self._rungs[id].phases]
+                self._late[id] = {step: loss for each in seen if each for step, loss in late(each).items()}
             except TraceError:
                 self._late[id] = {}
         return self._late[id]

@@ -10,7 +10,8 @@ class Record:
     """Steps are counted from 0. The step event itself is always written."""
 
     every: int = 1
-    """Digests of gradients and weights in the ``first`` steps, and then in every so many, counted from 0."""
+    """Digests of gradients and weights in the ``first`` steps, also of a run that goes on, and then in every so many,
+    counted from 0."""
     first: int = 5
     """So many steps at the start have them all: what single steps are judged by."""
     state_every: int = 4

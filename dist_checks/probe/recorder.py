@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from types import TracebackType
@@ -55,7 +56,7 @@ class Recorder(Probe):
         self._held = holding or holding_of(model, given)
         self._optimizers = self._held.optimizers
         self._device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-        self._record = record
+        self._record = replace(record, first=first + record.first)
         self._first = self._step = first
         self._epochs = 0
         about = {"device": str(self._device), **header}
