@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ladders import Ladder, findings
-from planting import axes, matrix
+from ladders import Ladder, broken, findings
+from planting import axes, expected, matrix
 
 from dist_checks.judging.verdict import ExitCode
 from dist_checks.worker.faults import find
@@ -19,6 +19,15 @@ def test_every_layout_evaluates_each_sample_once(ladder: Ladder) -> None:
     assert told["dp_shard3"]["message"].startswith("13 samples that are held out are evaluated once, with the loss of ")
     assert told["dp_shard3"]["observed"] <= told["dp_shard3"]["allowed"] < 1e-9
     assert {rung: found["status"] for rung, found in told.items() if found["status"] != "pass"} == {"pp2": "skip"}
+
+
+def test_a_last_batch_that_is_padded_is_a_fault_of_training(ladder: Ladder) -> None:
+    (fault,) = find("last_batch_padded")
+    outcome = ladder(axes(fault), fault=fault.id, **matrix(fault), blame={"budget": 0})
+    assert broken(outcome.report) == expected(fault) == [["dp_replicate"]]
+    [entry] = outcome.report["broken"]
+    assert (entry["check"], entry["step"]) == ("samples", 1)
+    assert "2 of 30 samples of the step are read more than once" in entry["explanation"]
 
 
 def test_a_padded_set_is_a_fault_of_the_metric_alone(ladder: Ladder) -> None:

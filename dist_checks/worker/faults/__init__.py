@@ -32,6 +32,7 @@ from dist_checks.worker.faults import (
     gradient_scaled,
     head_zeroed,
     host_multiplies_wrongly,
+    last_batch_padded,
     last_micro_batch_unreduced,
     learning_stops,
     loader_states_dropped,
@@ -86,6 +87,7 @@ from dist_checks.worker.mutations import planting as mutating
 FAULTS: tuple[Fault, ...] = (
     order_never_changes.FAULT,
     sampler_seed_of_its_own.FAULT,
+    last_batch_padded.FAULT,
     epoch_not_restored.FAULT,
     split_twice.FAULT,
     worlds_of_two.FAULT,
