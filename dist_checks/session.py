@@ -241,7 +241,7 @@ def _stored_environment(folder: Path) -> dict[str, Any]:
 
 def pages(folder: Path) -> dict[str, Any]:
     """Write the pages of a judged run again. Raises ConfigError where it has no report."""
-    report = stored.read_json(folder / "report.json")
+    report = stored.read_report(folder)
     with writing():
         write_pages(report, folder)
     return report
@@ -250,7 +250,7 @@ def pages(folder: Path) -> dict[str, Any]:
 def last_seconds(run: Path = Path("runs/latest")) -> dict[str, float]:
     """What each rung took in the last run, by id; empty where there was none."""
     try:
-        rungs = stored.read_json(run / "report.json")["rungs"]
+        rungs = stored.read_report(run)["rungs"]
         return {rung["id"]: rung["seconds"] for rung in rungs if rung["seconds"] is not None}
     except (ConfigError, KeyError, TypeError):
         return {}
@@ -321,7 +321,7 @@ def _choose(plan: Plan, select: str, failed_in: Path | None) -> Plan:
         if not chosen:
             raise ConfigError(f"-k: '{select}' matches none of the {len(ids)} rungs, see 'dist-checks plan'")
     if failed_in:
-        last = stored.read_json(failed_in / "report.json")
+        last = stored.read_report(failed_in)
         chosen &= {rung["id"] for rung in last.get("rungs", ()) if rung["status"] in ("fail", "inconclusive")}
         if not chosen:
             raise ConfigError(f"--failed: no rung of this plan failed in {failed_in}")

@@ -10,12 +10,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from dist_checks.judging.judge import SCHEMA
 from dist_checks.judging.reading import TraceError, read
 from dist_checks.matrix import ConfigError
 from dist_checks.rung import Phase, Rung
 from dist_checks.trace import checksum, parse
 
 LOCK = ".lock"
+NEEDED = {"id", "status", "seconds"}
+"""Of each rung in a report."""
 ENDED = ("done", "failed", "timed_out")
 """States of a rung that has been run: the others are run again when a run is resumed."""
 
@@ -50,6 +53,21 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: expected a JSON object")
     return data
+
+
+def read_report(folder: Path) -> dict[str, Any]:
+    """report.json of a judged run. Raises ConfigError where there is none, or one of another version."""
+    path = folder / "report.json"
+    report = read_json(path)
+    if (found := report.get("schema")) != SCHEMA:
+        raise ConfigError(
+            f"{path} has schema {found!r}; this version reads schema {SCHEMA}: judge the run again with it, "
+            f"dist-checks judge {folder}"
+        )
+    rungs = report.get("rungs")
+    if not isinstance(rungs, list) or not all(isinstance(rung, dict) and rung.keys() >= NEEDED for rung in rungs):
+        raise ConfigError(f"{path}: this is no report: it has no rungs")
+    return report
 
 
 def write_json(path: Path, data: Mapping[str, Any]) -> None:

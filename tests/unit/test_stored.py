@@ -116,6 +116,23 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
         new_folder("ladder", tmp_path / "file" / "run")
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('{"schema": 0}', "has schema 0; this version reads schema 1: judge the run again"),
+        ('{"schema": 1, "rungs": [{}]}', "this is no report: it has no rungs"),
+        ("[]", "expected a JSON object"),
+        ("[" * 99_999, "nested too deeply"),
+    ],
+)
+def test_a_report_of_another_version(run: Path, text: str, words: str) -> None:
+    (run / "report.json").write_text(text)
+    with pytest.raises(ConfigError, match=words):
+        session.pages(run)
+    assert session.judge(run)["status"] == "pass"
+    assert session.pages(run)["status"] == "pass"
+
+
 def test_harnesses_of_the_same_second_have_folders_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
