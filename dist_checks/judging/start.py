@@ -18,6 +18,9 @@ ROUNDINGS = 4.0
 SUMMING = 64 * EPS["float64"]
 """Relative: how far the norms of the same numbers in another order may be apart."""
 
+ALONG = 1e-9
+"""Relative: what is further from the line through the right numbers is no multiple of them."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
@@ -31,8 +34,9 @@ class Start:
     observed: float
     """Its relative distance."""
     allowed: float
-    moved: bool
-    """Those that differ have the norms that they should have: the same numbers, in other places."""
+    changed: str
+    """What was done to those that differ, where it can be told of each: the right numbers, in other places or times a
+    factor. No other seed draws that."""
     other_bits: tuple[str, ...]
     """Names of those of the same type that are equal up to rounding, and not in their bits. Nothing was rounded on the
     way, so something has changed them."""
@@ -42,7 +46,8 @@ def start(own: Seen, yardstick: Seen) -> Start:
     """Initial weights and buffers against those of the run that it is compared with."""
     compared = different = 0
     first, observed, allowed = "", 0.0, 0.0
-    moved, other_bits = True, []
+    changes: list[str] = []
+    other_bits: list[str] = []
     for kind in (Kind.WEIGHT, Kind.BUFFER):
         mine, yard = own.full(kind), yardstick.full(kind)
         for row in mine.at(BEFORE).tolist():
@@ -57,7 +62,7 @@ def start(own: Seen, yardstick: Seen) -> Start:
                 if not different:
                     first, observed, allowed = name, distance, limit
                 different += 1
-                moved = moved and bool(abs(mine.norm[row] - yard.norm[other]) <= SUMMING * yard.norm[other])
+                changes.append(_change(mine, row, yard, other))
                 continue
             if _same_type(mine, row, yard, other) and mine.fingerprint[row] != yard.fingerprint[other]:
                 other_bits.append(name)
@@ -69,9 +74,22 @@ def start(own: Seen, yardstick: Seen) -> Start:
         first=first,
         observed=observed,
         allowed=allowed,
-        moved=moved and different > 0,
+        changed=changes[0] if changes and all(changes) else "",
         other_bits=tuple(other_bits),
     )
+
+
+def _change(mine: Full, row: int, yard: Full, other: int) -> str:
+    """What was done to the right numbers of one tensor; empty where it is none that could be told."""
+    a, b = mine.sketch[row], yard.sketch[other]
+    square = float(b @ b)
+    if not square or not np.isfinite(a).all():
+        return ""
+    factor = float(a @ b) / square
+    if np.linalg.norm(a - factor * b) <= ALONG * np.linalg.norm(b):
+        return f"is {factor:.6g} x that of"
+    same_norm = abs(float(mine.norm[row]) - float(yard.norm[other])) <= SUMMING * float(yard.norm[other])
+    return "has other places for the numbers of" if same_norm else ""
 
 
 def _eps(given: Full, row: int) -> float:
@@ -103,10 +121,10 @@ def replicas_agree(own: Seen) -> bool:
 
 def other_start(own: Seen, yardstick: Seen) -> str:
     """Why comparing says nothing; empty where the rung started as it should, or where it is broken: where replicas
-    disagree, or numbers are in other places. That is a fault, and everything that follows from it is to be shown."""
+    disagree, or the right numbers are in other places. What follows from such a fault is to be shown."""
     if not replicas_agree(own):
         return ""
     found = start(own, yardstick)
-    if not found.different or found.moved:
+    if not found.different or found.changed:
         return ""
     return f"initial {found.first} differs by {found.observed:.1e} from that of {yardstick.rung.id}"

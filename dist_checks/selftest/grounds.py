@@ -1,4 +1,4 @@
-"""Where something is planted in one rung: its ladder is run healthy once, and the rung again for each thing planted."""
+"""Where something is planted in one rung: the ladder is run healthy once, and the rung again for each thing planted."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from dist_checks import stored
+from dist_checks import session, stored
 from dist_checks.jobs import jobs
 from dist_checks.judging.judge import report as judge
 from dist_checks.matrix import Matrix, parse
+from dist_checks.plan import Plan
 from dist_checks.rung import Rung
-from dist_checks.selftest import ladder
 from dist_checks.selftest.sharing import SharingLauncher
 from launch.base import Job
 
@@ -35,20 +35,24 @@ class Ground:
         return parse(self.given)
 
     @cached_property
-    def rungs(self) -> list[Rung]:
-        return [Rung.from_json(each) for each in stored.read_json(self.folder / "plan.json")["rungs"]]
+    def inputs(self) -> dict[str, Any]:
+        """What the healthy ladder's plan.json says."""
+        return session.read_inputs(self.folder)
 
-    def run_healthy(self, launcher: SharingLauncher) -> dict[str, Any]:
-        """The report of the ladder of the rung, with nothing planted."""
-        return ladder.report(self.matrix, self.folder, launcher, select=self.rung)
+    @property
+    def rungs(self) -> list[Rung]:
+        return [Rung.from_json(each) for each in self.inputs["rungs"]]
 
     def job(self, folder: Path, fault: str, number: int) -> Job:
-        """The rung with ``fault`` planted, in a run's folder of its own, where all other rungs are the healthy ones."""
-        (rung,) = [each for each in self.rungs if each.id == self.rung]
+        """The rung with ``fault`` planted, in a run's folder of its own. Of the ladder there is what the rung is
+        compared with and what blame needs, as it was run healthy."""
         (folder / "rungs").mkdir(parents=True)
-        for file in ("plan.json", "matrix.toml", "env.json"):
+        for file in ("matrix.toml", "env.json"):
             os.link(self.folder / file, folder / file)
-        for other in self.rungs:
+        kept = Plan(rungs=tuple(self.rungs), skipped=()).only({self.rung}).rungs
+        session.write_plan(folder, {**self.inputs, "rungs": [each.to_json() for each in kept]})
+        (rung,) = [each for each in kept if each.id == self.rung]
+        for other in kept:
             if other.id != rung.id:
                 (folder / "rungs" / other.id).symlink_to((self.folder / "rungs" / other.id).absolute())
         [(job,)] = jobs(self.matrix, [rung], folder, fault)  # none of them resumes

@@ -20,7 +20,7 @@ from dist_checks.trace import Kind
 def test_initial_weights_that_differ_everywhere_are_not_comparable(tmp_path: Path) -> None:
     class OtherSeed(Tamper):
         def initial(self, rank: int, name: str, x: np.ndarray) -> np.ndarray:
-            return x * 1.5 if name == "down.weight" else x
+            return x[::-1] * 1.5 + 0.1 if name == "down.weight" else x
 
     judgement, id = judged(tmp_path, DP, OtherSeed())
     (found,) = of(judgement, id, "initial_weights")
@@ -39,7 +39,15 @@ def test_initial_weights_that_changed_places_are_a_fault(tmp_path: Path) -> None
 
     found = sees(tmp_path, "initial_weights", SHARD, Swapped())
     assert (found.step, found.tensor) == (-1, "down.weight")
-    assert "in other places" in found.message
+    assert "has other places for the numbers of single" in found.message
+
+
+def test_initial_weights_that_are_multiples_are_a_fault(tmp_path: Path) -> None:
+    class Scaled(Tamper):
+        def initial(self, rank: int, name: str, x: np.ndarray) -> np.ndarray:
+            return x * 1.5 if name == "down.weight" else x
+
+    assert "is 1.5 x that of single (1 of 4 tensors differ)" in sees(tmp_path, "initial_weights", DP, Scaled()).message
 
 
 def test_one_bit_of_an_initial_weight_is_a_fault_where_nothing_was_rounded(tmp_path: Path) -> None:

@@ -24,13 +24,19 @@ def test_float64_is_judged_far_from_rounding_and_from_faults() -> None:
     assert 1e-12 < allowed(EXACT, step=8) < MILDEST_FAULT / 1e3
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_the_truth_rule_is_twice_the_spread_and_a_little(dtype: str) -> None:
     tolerance = Tolerance(rule=Rule.TRUTH, eps=EPS[dtype])
     spread = EPS[dtype]
     assert 2 * spread < allowed(tolerance, spread=spread) < 2.5 * spread
     assert allowed(tolerance, spread=0.0) > 0  # the single may be right by chance
     assert math.isnan(allowed(tolerance, spread=math.nan))
+
+
+def test_in_float32_the_truth_rule_lies_between_rounding_and_the_mildest_fault() -> None:
+    """Twice the distance of one run is no limit for another: of few elements, one may be near by chance."""
+    tolerance = Tolerance(rule=Rule.TRUTH, eps=EPS["float32"])
+    assert 50 * EPS["float32"] < allowed(tolerance, spread=EPS["float32"] / 2) < MILDEST_FAULT / 50
 
 
 def test_a_gradient_that_should_be_zero_may_hold_rounding_of_the_others() -> None:

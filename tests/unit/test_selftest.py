@@ -162,7 +162,7 @@ def test_one_mutant_for_each_axis_collective_and_operator() -> None:
     assert "mutant:wrong_group:dp_shard:all_gather" in of_dp
     assert not any(id.endswith("reduce_scatter") for id in of_dp), "no such collective was seen"
     for axis in mutants.RUNGS:
-        parse(mutants.ground(axis, Path()).given)
+        assert mutants.RUNGS[axis] in parse(mutants.ground(axis, Path(), [axis]).given).combine.include
 
 
 @pytest.mark.parametrize(

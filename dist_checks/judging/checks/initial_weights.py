@@ -12,7 +12,7 @@ from dist_checks.trace import BEFORE
 
 def check(view: RungView) -> Iterator[Finding]:
     """Where they differ and replicas agree, nothing is broken, but nothing can be compared either: ranks have drawn
-    other numbers. The same numbers in other places are no such draw, nor is a bit."""
+    other numbers. The same numbers in other places, or times a factor, are no such draw, nor is a bit."""
     writer = view.writer("initial_weights")
     if view.is_truth:
         yield writer.skipped(view.no_yard)
@@ -26,11 +26,11 @@ def check(view: RungView) -> Iterator[Finding]:
         yield writer.unseen(f"no initial weights were recorded both here and in {view.yard.rung.id}: {because}")
     elif not replicas_agree(view.own):
         yield writer.skipped("replicas start from different weights: see replicas")
-    elif found.moved:
+    elif found.changed:
         yield writer.failed(
-            f"initial {found.first} has the numbers of {view.yard.rung.id} in other places: {found.observed:.1e} "
-            f"apart, and its norm is the same ({found.different} of {found.compared} tensors). Parts have changed "
-            "places, or are read in another order",
+            f"initial {found.first} {found.changed} {view.yard.rung.id} ({found.different} of {found.compared} tensors "
+            f"differ): {found.observed:.1e} off. No other seed draws that, so something has been done to it after it "
+            "was made",
             step=BEFORE,
             tensor=found.first,
             observed=found.observed,

@@ -57,6 +57,8 @@ class Around(dist.ProcessGroup):
     def __init__(self, inner: Any, rank: int, size: int, ranks: tuple[int, ...]) -> None:
         super().__init__(rank, size)
         self.inner, self.ranks = inner, ranks
+        # What it is called is handed on to gloo, so that the flight recorder knows of which group a collective is.
+        self._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, inner)
         self.index, self.members = rank, size
         self.changes: dict[str, Change] = {}
 

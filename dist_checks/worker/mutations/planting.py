@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import torch
 from dist_checks.axes import Axis
 from dist_checks.rung import Rung
 from dist_checks.worker.loop import Trainer
-from dist_checks.worker.mutations import group, innocents, keeping, states
+from dist_checks.worker.mutations import group, innocents, keeping, loops, states
 from dist_checks.worker.mutations.operators import EVERY, OPERATORS, Memory
 
 PREFIX = "mutant:"
@@ -65,13 +66,14 @@ def plant(id: str, rung: Rung) -> None:
 
 
 def watch() -> None:
-    """Print each kind of collective once, with the ranks of its group."""
+    """Print each kind of collective that can be mutated once, with the ranks of its group."""
+    started = starting(lambda: None)
 
     def changed(around: group.Around) -> None:
         seen: set[str] = set()
 
         def look(call: group.Call) -> object:
-            if call.kind not in seen:
+            if call.kind not in seen and mutable(call, started()):
                 seen.add(call.kind)
                 print(f"{WATCH} {call.kind} {','.join(map(str, around.ranks))}", flush=True)
             return call.run()
@@ -85,14 +87,7 @@ def collective(name: str, axis: Axis, kind: str, rung: Rung) -> None:
     """Every collective of ``kind`` in a group of ``axis``, from the first step on."""
     operator, memory = OPERATORS[name][0], Memory()
     groups = set(rung.layout.lines(axis))
-    started = False
-    right = Trainer.step
-
-    def step(self: Trainer, index: int) -> None:
-        nonlocal started
-        started = True
-        memory.next_step()
-        right(self, index)
+    started = starting(memory.next_step)
 
     def changed(around: group.Around) -> None:
         if around.ranks in groups:
@@ -100,7 +95,28 @@ def collective(name: str, axis: Axis, kind: str, rung: Rung) -> None:
 
     @torch.no_grad()
     def changing(around: group.Around, call: group.Call) -> object:
-        return operator(call, memory) if started or kind == "broadcast" else call.run()
+        return operator(call, memory) if mutable(call, started()) else call.run()
 
-    Trainer.step = step  # type: ignore[method-assign]  # that is what planting means
     group.install(changed)
+
+
+def mutable(call: group.Call, started: bool) -> bool:
+    """Before the first step only what hands weights round: the rest of it is how wrappers agree with each other."""
+    return started or call.kind == "broadcast"
+
+
+def starting(each: Callable[[], None]) -> Callable[[], bool]:
+    """Whether the first step has begun; ``each`` is called at the beginning of every step."""
+    begun = False
+
+    def make(right: loops.Method) -> loops.Method:
+        def step(self: Trainer, index: int) -> None:
+            nonlocal begun
+            begun = True
+            each()
+            right(self, index)
+
+        return step
+
+    loops.replace(step=make)
+    return lambda: begun
