@@ -46,18 +46,10 @@ def matrix(ladder: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def each(*axes: str, precisions: tuple[str, ...] = NARROW) -> list[str]:
-    """Rungs in every precision, besides that in float64."""
-    return [f"{name}+{precision}" for name in axes for precision in precisions]
-
-
-def on(*names: str, precisions: tuple[str, ...] = NARROW, **more: Any) -> dict[str, Any]:
-    """A ladder of these rungs, in float64 and in ``precisions``."""
-    return {
-        "axes": {},
-        "combine": {"mode": "singles", "include": [*names, *each(*names, precisions=precisions)]},
-        **more,
-    }
+def on(first: str, *others: str, precisions: tuple[str, ...] = NARROW, **more: Any) -> dict[str, Any]:
+    """A ladder of these rungs in float64, the first of them in ``precisions`` as well."""
+    include = [first, *others, *(f"{first}+{precision}" for precision in precisions)]
+    return {"axes": {}, "combine": {"mode": "singles", "include": include}, **more}
 
 
 INNOCENTS: tuple[Innocent, ...] = (
@@ -66,28 +58,31 @@ INNOCENTS: tuple[Innocent, ...] = (
         title="the same seed, and sums in another order each time",
         source="Dao-AILab/flash-attention#384",
         planted="unordered_sums",
-        ladders=(on("dp_replicate3", "dp_shard3", "dp_replicate2+accum2"),),
+        ladders=(on("dp_replicate3", "dp_shard3"),),
     ),
     Innocent(
         id="I02",
         title="micro-batches in reverse, another order of accumulation",
         source="pytorch/torchtitan PR#4312",
         planted="reversed_micro_batches",
-        ladders=(on("accum5", "dp_replicate3+accum5", "dp_shard3+accum5", "pp2+accum2", steps=8),),
+        ladders=(on("accum5", "dp_replicate3+accum5", "pp2+accum2", steps=8),),
     ),
     Innocent(
         id="I03",
         title="a tensor-parallel MLP in 16 bits is not that of one device, bit for bit",
         source="pytorch/pytorch#144359",
-        ladders=(on("tp2", "tp4", "tp2+sp"), on("tp2", "tp4", train={"optimizer": "sgd", "learning_rate": 0.1})),
+        ladders=(on("tp4", "tp2+sp"), on("tp2", train={"optimizer": "sgd", "learning_rate": 0.1})),
     ),
     Innocent(
         id="I04",
         title="16 bits under tp, ep, pp and cp: losses 0.3 % apart after 50 steps",
         source="ISEEKYAN/Megatron-LM PR#154",
         ladders=(
-            on("tp2", "pp2", "cp2", "dp_shard2", precisions=("bf16",), steps=50),
-            on("tp2", "pp2", "cp2", precisions=("bf16",), steps=50, train={"optimizer": "sgd", "learning_rate": 0.1}),
+            {
+                **on("tp2", precisions=("bf16",), steps=50),
+                "combine": {"mode": "singles", "include": ["tp2+bf16", "pp2+bf16", "cp2+bf16", "dp_shard2+bf16"]},
+            },
+            on("tp2", precisions=("bf16",), steps=50, train={"optimizer": "sgd", "learning_rate": 0.1}),
             on("ep2", precisions=("bf16",), steps=50, recipe="moe"),
         ),
     ),
@@ -103,7 +98,7 @@ INNOCENTS: tuple[Innocent, ...] = (
         title="the norm that is printed is above the limit: it is that before clipping",
         source="deepspeedai/DeepSpeed#6767",
         ladders=(
-            on("dp_replicate3", "dp_shard3", train={"clip": 0.05}),
+            on("dp_shard3", train={"clip": 0.05}),
             {"axes": {"dp_replicate": 2, "zero": [1, 2, 3]}, "combine": {"mode": "singles"}, "train": {"clip": 0.05}},
         ),
     ),
@@ -111,7 +106,7 @@ INNOCENTS: tuple[Innocent, ...] = (
         id="I07",
         title="gradients of DDP and of accumulation, read when they are complete",
         source="Lightning-AI/pytorch-lightning#20882",
-        ladders=(on("dp_replicate3", "accum3", "dp_replicate3+accum3"),),
+        ladders=(on("dp_replicate3+accum3"),),
     ),
     Innocent(
         id="I08",
@@ -144,14 +139,14 @@ INNOCENTS: tuple[Innocent, ...] = (
         title="what is printed is the loss of one batch only",
         source="huggingface/pytorch-image-models#2339",
         planted="one_batch_printed",
-        ladders=(on("dp_replicate3", "accum5", "dp_shard3+accum5"),),
+        ladders=(on("accum5", "dp_replicate3"),),
     ),
     Innocent(
         id="I12",
         title="each rank prints the loss of its own samples",
         source="aigc-apps/VideoX-Fun#222",
         planted="local_loss_printed",
-        ladders=(on("dp_replicate3", "dp_shard3", "dp_replicate3+accum5"),),
+        ladders=(on("dp_shard3", "dp_replicate3+accum5"),),
     ),
 )
 
