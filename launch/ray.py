@@ -55,7 +55,7 @@ class RayLauncher(ClusterLauncher):
 
     def _start_agents(self) -> Collection[str]:
         self._driver = _Driver()
-        placed = self._driver.ask(self._asked, STARTING + self._asked["wait"])
+        placed = self._driver.ask(self._asked, STARTING + 2 * self._asked["wait"])
         if "error" in placed:
             raise LaunchError(str(placed["error"]).removeprefix("ConnectionError: "))
         self._slots = self._slots or placed["slots"]

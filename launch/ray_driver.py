@@ -14,6 +14,7 @@ lines on standard input, each is answered by one line on standard output:
 from __future__ import annotations
 
 import os
+import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
@@ -27,6 +28,7 @@ from launch.process import PARENT, die_with_parent
 from launch.wire import Message, Wire
 
 HERE = "local"  # as ray.init calls a cluster of its own
+TRIES = 3  # Ray gives its own processes 30 seconds to start, which a busy machine may not have
 STORE = 100 << 20  # bytes of its object store: nothing is put there
 
 
@@ -60,7 +62,10 @@ class Driver:
 
     def _place(self, asked: Message) -> Message:
         connect(asked["address"], asked["cpus"])
-        alive = [node for node in _cluster().nodes() if node["Alive"] and node["Resources"].get("CPU")]
+        alive, until = _alive(), time.monotonic() + asked["wait"]
+        while len(alive) < (asked["count"] or 1) and not asked["packed"] and time.monotonic() < until:
+            time.sleep(0.5)  # a cluster that is coming up
+            alive = _alive()
         names = names_of(alive)
         wanted = asked["nodelist"]
         if foreign := sorted(set(wanted) - set(names.values())):
@@ -150,13 +155,16 @@ def connect(address: str, cpus: int | None) -> None:
     if address == HERE:
         # Ray would write a token to the user's home, which a cluster that is started later would then ask for.
         os.environ.setdefault("RAY_AUTH_MODE", "disabled")
-        os.environ.setdefault("RAY_raylet_start_wait_time_s", "180")  # busy machines are slow
         cores = max(cpus or 1, len(os.sched_getaffinity(0)))
         quiet |= {"include_dashboard": False, "object_store_memory": STORE, "num_cpus": cores}
-    try:
-        ray.init(address=address, **quiet)
-    except Exception as error:
-        raise ConnectionError(f"no Ray cluster at {address!r}: {' '.join(str(error).split())}") from None
+    for left in reversed(range(TRIES if address == HERE else 1)):
+        try:
+            ray.init(address=address, **quiet)
+            return
+        except Exception as error:
+            ray.shutdown()
+            if not left:
+                raise ConnectionError(f"no Ray cluster at {address!r}: {' '.join(str(error).split())}") from None
 
 
 def _post() -> type:
@@ -194,6 +202,11 @@ def _post() -> type:
 def _cluster() -> Any:
     """Ray, whose questions about the cluster have no types."""
     return ray
+
+
+def _alive() -> list[dict[str, Any]]:
+    """The nodes that have CPUs."""
+    return [node for node in _cluster().nodes() if node["Alive"] and node["Resources"].get("CPU")]
 
 
 def _pin(node: dict[str, Any]) -> dict[str, float]:

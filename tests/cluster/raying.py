@@ -35,6 +35,17 @@ class Cluster:
             command, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
         )
 
+    def bring(self, size: int, name: str, *words: str) -> None:
+        """Adds a node, which makes so many of them. Ray gives itself 30 seconds: where they were not enough, again."""
+        self.add(name, *words)
+
+        def there() -> bool:
+            if self.held[name].poll() is not None:
+                self.add(name, *words)
+            return self.size() >= size
+
+        wait_until(there)
+
     def size(self) -> int:
         code = f"import ray; ray.init({self.address!r}, log_to_driver=False); print(len(ray.nodes()))"
         try:
@@ -69,12 +80,10 @@ def cluster(nodes: int) -> Iterator[Cluster]:
     with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp") as folder:  # paths of its sockets have to be short
         try:
             head = ("--head", f"--port={port}", "--node-ip-address=127.0.0.1", f"--dashboard-port={web}")
-            made.add("r1", *head, f"--temp-dir={folder}", "--include-dashboard=true")
-            wait_until(lambda: made.size() == 1)
+            made.bring(1, "r1", *head, f"--temp-dir={folder}", "--include-dashboard=true")
             for index in range(2, nodes + 1):
                 # One after the other: two that choose their ports at a time may choose the same.
-                made.add(f"r{index}", f"--address={made.address}")
-                wait_until(lambda: made.size() >= index)  # noqa: B023  # waited for before it changes
+                made.bring(index, f"r{index}", f"--address={made.address}")
             yield made
         finally:
             everything = made.processes()

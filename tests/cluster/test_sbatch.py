@@ -68,7 +68,7 @@ def test_ray_inside_an_allocation(tmp_path: Path) -> None:
     """No process of it is there afterwards."""
     parts.need("ray")
     out = tmp_path / "run"
-    job = in_allocation(out, MATRIX, "-k", FEW, script="ray", nodes=3)
+    job = in_allocation(out, MATRIX, "-k", FEW, script="ray", nodes=2)
     assert exit_code(job) == 0, Path(f"{out}.log").read_text()
     assert sentence(out).startswith("PASS 1 rung")
     assert len(set(hosts(out)["dp_replicate4"])) == 2

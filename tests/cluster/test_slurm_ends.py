@@ -73,7 +73,7 @@ def test_a_job_that_never_starts(matrix: Path) -> None:
     out, harness = matrix.parent / "run", None
     matrix.write_text(WAITS.format(launcher="slurm", minutes=5, wait=3.0).replace("wait =", words))
     harness = subprocess.run(
-        [*PYTHON, "run", str(matrix), "--out", str(out)], capture_output=True, text=True, timeout=200, check=False
+        [*PYTHON, "run", str(matrix), "--out", str(out)], capture_output=True, text=True, timeout=400, check=False
     )
     assert harness.returncode == 3, harness.stdout + harness.stderr
     assert "is PENDING (BeginTime): cancelled, since it has waited for 3 s" in harness.stderr
@@ -91,10 +91,10 @@ def test_a_job_that_is_preempted(matrix: Path, where: str) -> None:
     else:
         matrix.write_text(WAITS.format(launcher="slurm", minutes=10, wait=600.0))
         job = in_allocation(out, matrix, nodes=2)
-    wait_until(lambda: waiting(out), 120)
+    wait_until(lambda: waiting(out), 300)
     run("srun", "--partition=urgent", "--nodes=4", "--cpus-per-task=4", "--mem=0", "true")
     if harness is not None:
-        said, _ = harness.communicate(timeout=120)
+        said, _ = harness.communicate(timeout=300)
         assert harness.returncode == 3, said
         job = job_of(out)
     wait_until(lambda: over(job), 60)
@@ -108,7 +108,7 @@ def test_a_job_at_its_time_limit_is_no_failure(matrix: Path) -> None:
     out = matrix.parent / "run"
     matrix.write_text(WAITS.format(launcher="slurm", minutes=1, wait=600.0))
     job = in_allocation(out, matrix, nodes=2, minutes=3)
-    wait_until(lambda: over(job), 240)
+    wait_until(lambda: over(job), 400)
     assert f"the time limit of Slurm job {job} (00:03:00) was near" in message(out)
     assert (statuses(out)["single"], statuses(out)["dp_replicate2"]) == ("pass", "inconclusive")
 
@@ -116,7 +116,7 @@ def test_a_job_at_its_time_limit_is_no_failure(matrix: Path) -> None:
 def test_a_job_that_slurm_ends_at_its_limit(matrix: Path) -> None:
     """From outside, without a warning: the limit is shorter than it."""
     out, harness = matrix.parent / "run", submit(matrix, minutes=1)
-    said, _ = harness.communicate(timeout=240)
+    said, _ = harness.communicate(timeout=400)
     assert harness.returncode == 3, said
     known = (f"Slurm job {job_of(out)} was ended at its time limit (00:01:00)", "the time limit of Slurm job")
     assert any(words in message(out) for words in known)
@@ -126,10 +126,10 @@ def test_a_job_that_slurm_ends_at_its_limit(matrix: Path) -> None:
 def test_the_node_of_the_harness_is_lost(matrix: Path) -> None:
     """From outside: the job's first node goes, and the harness with it; what it had judged so far is kept."""
     out, harness = matrix.parent / "run", submit(matrix)
-    wait_until(lambda: waiting(out), 120)
+    wait_until(lambda: waiting(out), 300)
     run("scontrol", "update", "node=n1", "state=down", "reason=test")
     try:
-        said, _ = harness.communicate(timeout=120)
+        said, _ = harness.communicate(timeout=300)
     finally:
         wait_until(lambda: "n1" in run("sinfo", "--Node", "--noheader", "--states=idle", "--format=%N"), 60)
     assert harness.returncode == 3, said
