@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import math
 import os
 import resource
@@ -25,6 +26,7 @@ LAST_WORDS = 1.0  # and when another has failed
 PULSE = 1.0  # seconds between two looks for a sign of life, at most
 GIVE_UP = 5.0  # seconds after SIGKILL: a process that waits for a device may outlive it for ever
 NEVER = math.inf
+LEAST = 1 << 14  # bytes: a disk with less than that is full
 TEMPORARY = "tmp"  # in the scratch folder of a job: where its ranks make temporary files
 
 # How long ago a rank may have died when its death is seen, seconds. What others say in this time is a consequence.
@@ -57,6 +59,16 @@ def spawn(module: tuple[str, ...], env: Mapping[str, str], log: Path) -> int:
         setpgroup=0,
         setsigdef=signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP},
     )
+
+
+def _full(*folders: Path) -> str:
+    """Of a rank that has failed without a word, where no word could be written any more: as Python would have said."""
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            there = os.statvfs(folder)
+            if there.f_bavail * there.f_frsize < LEAST:
+                return f"OSError: [Errno {errno.ENOSPC}] No space left on device: '{folder}'"
+    return ""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -231,6 +243,8 @@ class Crew:
         self.well &= code == 0
         error = word.error if word else ""
         starved = memory.said_of(self._oom_kills) if bad and signum == signal.SIGKILL else ""
+        if bad and not error:
+            starved = starved or _full(self.folder, self._task.scratch)
         after = bad and word is not None and word.code == 0  # as libraries do whose exit handlers abort
         self._tell(
             {

@@ -270,3 +270,10 @@ def answer(payload: Payload) -> None:
     print("I wait for the moon", flush=True)
     (asks / f"told-{rank():05d}").touch()
     time.sleep(60)
+
+
+def fill(payload: Payload) -> None:
+    """Writes until its disk is full."""
+    with Path(payload["folder"], "filling").open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(1024))
