@@ -19,7 +19,7 @@ SMALL = {"layers": 2, "width": 16, "samples": 150}
 """Options of the built-in recipes: every part that a fault can break, and no more."""
 
 
-PATIENT = {"cold_twin": False, "deadline": 120.0, "stall": 60.0}
+PATIENT = {"cold_twin": False, "deadline": 300.0, "stall": 120.0}
 """How ladders are launched, unless a fault makes a rung hang."""
 
 

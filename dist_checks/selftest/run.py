@@ -246,7 +246,9 @@ def _plant(fault: Planted, launcher: SharingLauncher, out: Path) -> Row:
     failing = [f for f in report["findings"] if f["status"] == "fail"]
     first = {broken["check"] for broken in report["broken"]}
     expected = [f for f in failing if f["check"] == fault.check]
-    at = min((f["step"] for f in expected if f["step"] is not None), default=None)
+    # In the smallest rung that fails; where another check saw it first there, in any.
+    blaming = [broken for broken in report["broken"] if broken["check"] == fault.check]
+    at = min((f["step"] for f in blaming or expected if f["step"] is not None), default=None)
     return Row(
         fault=fault,
         caught=report["status"] == "fail",
