@@ -50,8 +50,10 @@ def drop(call: Call, memory: Memory) -> Any:
 
 
 def double(call: Call, memory: Memory) -> Any:
-    """The collective is done twice, on its own result where it is in place."""
+    """The collective is done twice, on its own result where it is in place. Not of single numbers, see ``_floats``."""
     work = call.run()
+    if all(output.numel() == 1 for output in call.outputs):
+        return work
     if call.kind == "reduce_scatter":
         call.outputs[0].mul_(2)
         return work
