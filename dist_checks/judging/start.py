@@ -38,8 +38,9 @@ class Start:
     """What was done to those that differ, where it can be told of each: the right numbers, in other places or times a
     factor. No other seed draws that."""
     other_bits: tuple[str, ...]
-    """Names of those of the same type that are equal up to rounding, and not in their bits. Nothing was rounded on the
-    way, so something has changed them."""
+    """Names of those of the same type that are equal up to rounding, and not in their bits, where both were made on the
+    same hosts. Nothing was rounded on the way, so something has changed them. (Processors of another kind may round the
+    logarithms and cosines behind a random number in another way.)"""
 
 
 def start(own: Seen, yardstick: Seen) -> Start:
@@ -47,6 +48,7 @@ def start(own: Seen, yardstick: Seen) -> Start:
     compared = different = 0
     first, observed, allowed = "", 0.0, 0.0
     changes: list[str] = []
+    same_host = set(own.trace.hosts.values()) <= set(yardstick.trace.hosts.values())
     other_bits: list[str] = []
     for kind in (Kind.WEIGHT, Kind.BUFFER):
         mine, yard = own.full(kind), yardstick.full(kind)
@@ -64,7 +66,8 @@ def start(own: Seen, yardstick: Seen) -> Start:
                 different += 1
                 changes.append(_change(mine, row, yard, other))
                 continue
-            if _same_type(mine, row, yard, other) and mine.fingerprint[row] != yard.fingerprint[other]:
+            same_type = _same_type(mine, row, yard, other)
+            if same_host and same_type and mine.fingerprint[row] != yard.fingerprint[other]:
                 other_bits.append(name)
             if not different and distance >= observed:
                 first, observed, allowed = name, distance, limit

@@ -63,6 +63,18 @@ def test_one_bit_of_an_initial_weight_is_a_fault_where_nothing_was_rounded(tmp_p
     assert "other bits" in found.message
 
 
+def test_other_bits_on_other_hosts_may_be_another_processor(tmp_path: Path) -> None:
+    class Rounded(Tamper):
+        def header(self, rank: int, header: dict[str, Any]) -> dict[str, Any]:
+            return header | {"host": f"h{rank}"}
+
+        def initial(self, rank: int, name: str, x: np.ndarray) -> np.ndarray:
+            return np.nextafter(x, np.inf) if rank == 1 else x
+
+    judgement, id = judged(tmp_path, SHARD, Rounded())
+    assert [found.status for found in of(judgement, id, "initial_weights")] == [Status.PASS]
+
+
 def test_forward_names_the_sample_and_the_block(tmp_path: Path) -> None:
     class Masked(Tamper):
         def output(self, step: int, rank: int, id: int, x: np.ndarray) -> np.ndarray:

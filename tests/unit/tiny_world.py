@@ -184,12 +184,12 @@ class World:
         for writer, written in zip(self.writers, self.written, strict=True):
             writer.close(memory_peak=1, digests=written)
         ranks = [
-            {"rank": rank, "host": "h", "pid": rank, "code": 0, "signal": None, "error": ""} for rank in self.ranks
+            {"rank": rank, "host": "h0", "pid": rank, "code": 0, "signal": None, "error": ""} for rank in self.ranks
         ]
         self.exit(state="done", ranks=ranks)
 
     def exit(self, **fields: Any) -> None:
-        found = {"job": self.rung.id, "error": "", "first_failed": None, "hosts": ["h"], "seconds": 1.0, "ranks": []}
+        found = {"job": self.rung.id, "error": "", "first_failed": None, "hosts": ["h0"], "seconds": 1.0, "ranks": []}
         (self.folder / "exit.json").write_text(json.dumps(found | fields))
 
     def _open(self, rank: int) -> Writer:
