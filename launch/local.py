@@ -165,8 +165,8 @@ class _Run:
         exits = []
         reports = agent.receive()
         for report in reports:
-            outcome = self._running[report["job"]]
-            if outcome.hear(report):
+            # None: an agent may have more to say of a job that is over.
+            if (outcome := self._running.get(report["job"])) is not None and outcome.hear(report):
                 exits.append(self._finish(outcome, outcome.exit(notes=agent.notes)))
         now = time.monotonic()
         late = any(now > outcome.started + outcome.job.deadline + MARGIN for outcome in self._running.values())

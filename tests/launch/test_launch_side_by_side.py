@@ -119,3 +119,17 @@ def test_the_same_job_again_and_again(launcher, job):
     """As soon as its exit is there, its name is free."""
     for _ in range(20):
         assert [exit.state for exit in launcher.run([job("hello")])] == [State.DONE]
+
+
+def test_word_of_a_job_that_is_over_disturbs_no_other(job, tmp_path):
+    with LocalLauncher(slots=2) as launcher:
+        [first] = launcher.run([job("hello", name="first", world_size=1)])
+        late = job("hello", name="late", world_size=1)
+        late.write()
+        fields = {"folder": str(late.folder), "entry": late.entry, "payload": dict(late.payload), "argv": ()}
+        launcher._agent.wire.send(
+            {"do": "start", "job": "late", "ranks": [0], "world_size": 1, "env": {}, "deadline": 9.0, **fields}
+            | {"stall": None, "pulse": "", "cold": False}
+        )
+        exits = list(launcher.run([job("hello", name=f"next{n}", world_size=1) for n in range(3)]))
+    assert [exit.state for exit in (first, *exits)] == [State.DONE] * 4
