@@ -53,7 +53,7 @@ def nothing(rung: Rung) -> None:
 
 def _fault(id: str, title: str, source: str, check: str, plant: Any, **options: Any) -> Fault:
     # With dropout, data ranks draw other masks than one device, and rightly: nothing could be compared.
-    ranks = {} if options else {"dp_replicate": 2}
+    other: dict[str, Any] = {"ckpt_act": True} if options else {"dp_replicate": 2}
     return Fault(
         id=id,
         title=title,
@@ -62,7 +62,7 @@ def _fault(id: str, title: str, source: str, check: str, plant: Any, **options: 
         check=check,
         plant=plant,
         planted_in={
-            "axes": {"resume": ["same"], **ranks},
+            "axes": {"resume": ["same"], **other},
             "steps": 4,
             "options": {"samples": 61, **options},
         },
