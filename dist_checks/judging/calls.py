@@ -38,6 +38,8 @@ class Record(NamedTuple):
     call: Call
     step: int
     pending: bool
+    at: int
+    """Its place among all that the rank called, of whatever group."""
 
 
 class Hang(NamedTuple):
@@ -96,7 +98,7 @@ def _read_rank(
     out = RankCalls(rank)
     own_groups: dict[int, Group] = {}
     own_calls: dict[int, Call] = {}
-    number, chain = 0, Chain(path)
+    number, chain, seen = 0, Chain(path), 0
     problems: list[str] = []
     for number, line in enumerate(lines_of(part, rank, problems), 1):
         try:
@@ -117,7 +119,10 @@ def _read_rank(
                     for index, sequence, made, step, pending in event["records"]:
                         if own_calls[made].operation not in POINT_TO_POINT:
                             known = out.collectives.setdefault(own_groups[index], {})
-                            known[int(sequence)] = Record(own_calls[made], int(step), bool(pending))
+                            # One that was pending comes again.
+                            at = known[int(sequence)].at if int(sequence) in known else seen
+                            known[int(sequence)] = Record(own_calls[made], int(step), bool(pending), at)
+                            seen += 1
                 case "lost":
                     out.lost += int(event["count"])
                 case "hang":

@@ -70,6 +70,10 @@ def tell(view: RungView, calls: Mapping[int, RankCalls]) -> Hung:
         if rest := [rank for rank in who if rank not in said]:
             told.append(f"{rank_list(rest)} {other.of(rest)}")
     odd = ordered[-1][1] if len(ordered[-1][1]) < len(ordered[0][1]) else _missing(waiting, calls)
+    stray, differ = _stray([place.group for place, _ in waiting], calls)
+    if stray:
+        odd = stray
+        told.append(differ)
     step = min((place.record.step for place, _ in waiting), default=_last_step(calls, view))
     when = "before the first step" if step < 0 else f"in step {step}"
     if step >= view.stop:
@@ -129,6 +133,36 @@ def other_sites(place: Waits, ranks: list[int], calls: Mapping[int, RankCalls]) 
 def _missing(waiting: list[tuple[Waits, list[int]]], calls: Mapping[int, RankCalls]) -> list[int]:
     absent = {rank for place, _ in waiting for rank in _absent(place, calls)}
     return sorted(absent or {rank for _, ranks in waiting for rank in ranks})
+
+
+def _stray(groups: list[Group], calls: Mapping[int, RankCalls]) -> tuple[list[int], str]:
+    """Where the same ranks wait for each other in several groups: who first called something else than the others.
+
+    In such a circle each rank is one ahead of another, and only the order over the groups tells who left it.
+    """
+    if (
+        len(set(groups)) < 2
+        or len({group.ranks for group in groups}) > 1
+        or not all(r in calls for r in groups[0].ranks)
+    ):
+        return [], ""
+    told = {
+        rank: sorted(
+            (record.at, group, number, record)
+            for group in set(groups)
+            for number, record in _records(calls, rank, group).items()
+        )
+        for rank in groups[0].ranks
+    }
+    for index in range(min(map(len, told.values()))):
+        sides: dict[tuple[Group, int], list[int]] = {}
+        for rank, sequence in told.items():
+            sides.setdefault(sequence[index][1:3], []).append(rank)
+        if len(sides) > 1:
+            most, fewest = max(sides.values(), key=len), min(sides.values(), key=len)
+            said = (f"{rank_list(side)} called {words(told[side[0]][index][3].call)}" for side in (most, fewest))
+            return (fewest, f"first to differ: {', '.join(said)}") if len(fewest) < len(most) else ([], "")
+    return [], ""
 
 
 def _last_step(calls: Mapping[int, RankCalls], view: RungView) -> int:

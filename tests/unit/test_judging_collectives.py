@@ -15,8 +15,8 @@ from dist_checks.judging.judge import judge
 from dist_checks.judging.verdict import Finding, Status
 from dist_checks.trace import SCHEMA, Chain, collectives_path
 
-WORLD, PAIR = "0", "1"
-RANKS = {WORLD: [0, 1, 2], PAIR: [0, 1]}
+WORLD, PAIR, LOOP = "0", "1", "2"
+RANKS = {WORLD: [0, 1, 2], PAIR: [0, 1], LOOP: [0, 1, 2]}
 SUM = ("all_reduce", [["double", [4]]], "reduce (train.py:5)")
 LONGER = ("all_reduce", [["double", [5]]], "reduce (train.py:5)")
 GATHER = ("all_gather", [["double", [4]]], "gather (train.py:9)")
@@ -182,3 +182,18 @@ def test_a_file_that_is_cut_is_named(run: Path, cut: float) -> None:
     assert "rank 1" in finding.message
     path.unlink()
     assert found(run)[0].message == "rank 1 left no file of collectives"
+
+
+def test_who_left_a_circle(run: Path) -> None:
+    """Each waits for another in one of two groups of the same ranks: rank 2 has left out what the others called."""
+    before = [(WORLD, SUM), (LOOP, SUM)]
+    ledger(folder(run), 0, [*before, (WORLD, GATHER)], pending=True, site="main (train.py:1)")
+    ledger(folder(run), 1, [*before, (WORLD, GATHER), (LOOP, SUM)], pending=True, site="main (train.py:1)")
+    ledger(folder(run), 2, [*before, (LOOP, SUM)], pending=True, site="main (train.py:1)")
+    end(run, "timed_out", killed=[0, 1, 2])
+    (finding,) = found(run)
+    assert (finding.status, finding.ranks) == (Status.FAIL, (2,))
+    assert finding.message.endswith(
+        "; first to differ: ranks 0 and 1 called all_gather of double [4] at gather (train.py:9), rank 2 called "
+        "all_reduce of double [4] at reduce (train.py:5)"
+    )
