@@ -10,7 +10,7 @@ from ladders import Ladder, broken, findings
 
 from dist_checks.judging.verdict import ExitCode
 
-HANGS = {"cold_twin": False, "deadline": 60.0, "stall": 5.0}
+HANGS = {"cold_twin": False, "deadline": 120.0, "stall": 12.0}  # of a busy machine: a healthy rung is not to seem hung
 ALL = "of the group of ranks 0, 1 and 2"
 CASES = [
     # A rank with a batch more goes on, while the others have begun to evaluate: each waits for another.
@@ -79,6 +79,6 @@ def test_a_hang_is_explained(
     assert (entry["check"], entry["step"], entry["ranks"]) == ("collectives", step, ranks)
     first = findings(outcome.report, "collectives", f"{axis}{degree}")[0]
     assert re.search(sentence, first["message"]), first["message"]
-    assert max(rung["seconds"] for rung in outcome.report["rungs"]) < 30, (
+    assert max(rung["seconds"] for rung in outcome.report["rungs"]) < 60, (
         "hung ranks are ended long before the deadline"
     )

@@ -17,7 +17,7 @@ from dist_checks import resuming, session
 from dist_checks.judging.verdict import ExitCode
 from dist_checks.matrix import ConfigError
 
-MATRIX = "steps = 3\n[options]\nlayers = 1\n[axes]\ndp_replicate = [2, 3]\n[launch]\ncold_twin = false\n"
+MATRIX = "steps = 25\n[options]\nlayers = 1\n[axes]\ndp_replicate = [2, 3]\n[launch]\ncold_twin = false\n"
 
 
 def start(tmp_path: Path, out: Path) -> subprocess.Popen[bytes]:
