@@ -107,9 +107,9 @@ def test_a_job_at_its_time_limit_is_no_failure(matrix: Path) -> None:
     """From inside: Slurm warns, and what had ended is judged before it ends the job."""
     out = matrix.parent / "run"
     matrix.write_text(WAITS.format(launcher="slurm", minutes=1, wait=600.0))
-    job = in_allocation(out, matrix, nodes=2, minutes=3)
+    job = in_allocation(out, matrix, nodes=2, minutes=4)  # the batch script is warned two minutes before
     wait_until(lambda: over(job), 400)
-    assert f"the time limit of Slurm job {job} (00:03:00) was near" in message(out)
+    assert f"the time limit of Slurm job {job} (00:04:00) was near" in message(out)
     assert (statuses(out)["single"], statuses(out)["dp_replicate2"]) == ("pass", "inconclusive")
 
 
