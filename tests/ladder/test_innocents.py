@@ -57,6 +57,7 @@ def test_i03_tensor_parallel_in_16_bits(ladder: Ladder) -> None:
         assert observed(report, "gradients", rung) > 1e-3, "far from one device, as rounding is"
 
 
+@pytest.mark.timeout(900)  # three ladders of fifty steps
 def test_i04_fifty_steps_in_16_bits(ladder: Ladder) -> None:
     for report in quiet(ladder, "I04"):
         for rung in report["rungs"]:
