@@ -43,4 +43,5 @@ FAULT = Fault(
         "options": {"samples": 1300},
         "combine": {"mode": "singles"},
     },
+    step=50,
 )
