@@ -9,7 +9,11 @@ from typing import Any
 from dist_checks.recipes.base import IGNORE, Attend, Batch, Recipe
 from dist_checks.recipes.settings import TrainSettings, build_optimizer
 
-BUILT_IN = {"gpt": "dist_checks.recipes.gpt:GPTRecipe", "moe": "dist_checks.recipes.moe:MoERecipe"}
+BUILT_IN = {
+    "gpt": "dist_checks.recipes.gpt:GPTRecipe",
+    "moe": "dist_checks.recipes.moe:MoERecipe",
+    "packed": "dist_checks.recipes.packed:PackedRecipe",
+}
 
 __all__ = ["BUILT_IN", "IGNORE", "Attend", "Batch", "Recipe", "TrainSettings", "build_optimizer", "load"]
 
