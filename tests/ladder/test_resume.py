@@ -17,7 +17,7 @@ from dist_checks import resuming, session
 from dist_checks.judging.verdict import ExitCode
 from dist_checks.matrix import ConfigError
 
-MATRIX = "steps = 25\n[options]\nlayers = 1\n[axes]\ndp_replicate = [2, 3]\n[launch]\ncold_twin = false\n"
+MATRIX = "steps = 10\n[options]\nlayers = 1\n[axes]\ndp_replicate = [2, 3]\n[launch]\ncold_twin = false\n"
 
 
 def start(tmp_path: Path, out: Path) -> subprocess.Popen[bytes]:
@@ -26,7 +26,7 @@ def start(tmp_path: Path, out: Path) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
 
 
-def until(condition: Any, seconds: float = 90) -> None:
+def until(condition: Any, seconds: float = 240) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline
@@ -48,8 +48,8 @@ def test_killed_and_resumed(tmp_path: Path, launcher: Any, victim: str) -> None:
         with pytest.raises(ConfigError, match="another dist-checks is running in this folder"):
             resuming.resume(out, launcher=launcher)
         os.kill(harness.pid if victim == "harness" else agent.pid, signal.SIGKILL)
-        until(lambda: not any(map(is_alive, started)), 10)
-        harness.wait(90)
+        until(lambda: not any(map(is_alive, started)), 30)
+        harness.wait(240)
     finally:
         harness.kill()
         harness.wait()
