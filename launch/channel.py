@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from launch.wire import Message, Wire
 
 SECRET = "LAUNCH_SECRET"  # environment variable of an agent; on a command line everybody could read it
-PATIENCE = 10.0  # seconds that whoever connects has to prove itself
+PATIENCE = 10.0  # seconds that either side has to prove itself: the other may be busy
 LONGEST = 4096  # bytes that it may have said by then
 JOINING = 120.0  # seconds that an agent tries to reach its launcher
 TRY = 3.0  # seconds for one address
@@ -78,8 +78,10 @@ class Listener:
         """Its name; None if it has not said anything yet; '' if it is to be sent away."""
         try:
             answers = stranger.wire.receive()
+            if not stranger.wire.open:
+                return ""  # an agent that has not waited, and is trying again
             if not answers:
-                return None if stranger.wire.open and stranger.wire.unread < LONGEST else ""
+                return None if stranger.wire.unread < LONGEST else ""
             name, nonce, proof = (str(answers[0][word]) for word in ("name", "nonce", "proof"))
         except (ValueError, LookupError, TypeError):
             return ""
@@ -128,7 +130,7 @@ def _introduce(wire: Wire, secret: str, name: str) -> bool:
 
 
 def _hear(wire: Wire) -> Message:
-    until = time.monotonic() + TRY
+    until = time.monotonic() + PATIENCE
     while wire.open and time.monotonic() < until:
         wire.wait(until - time.monotonic())
         if messages := wire.receive():

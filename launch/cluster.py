@@ -167,10 +167,13 @@ class ClusterLauncher(ABC):
 
     def _join(self) -> None:
         for name, wire in self._listener.joined():
-            if name in self._nodes:
+            known = self._nodes.get(name)
+            if known is not None and known.ready:
                 wire.close()
-            else:
-                self._nodes[name] = Node(name=name, wire=wire)
+                continue
+            if known is not None:  # an agent that heard nothing for long, and is trying again
+                known.wire.close()
+            self._nodes[name] = Node(name=name, wire=wire)
 
     def _hear_ready(self, node: Node, report: Message) -> None:
         if report["said"] != "ready":

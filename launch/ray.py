@@ -75,7 +75,8 @@ class RayLauncher(ClusterLauncher):
             return "there is no actor"
         if self._driver.gone:
             return self._driver.gone
-        wait = SEEN if name in self._nodes else 0.0
+        node = self._nodes.get(name)
+        wait = SEEN if node is not None and node.ready else 0.0  # only one that was there can have been lost just now
         told = self._driver.ask({"do": "look", "name": name, "wait": wait}, wait + ANSWER)
         return str(told.get("how", told.get("error", "")))
 

@@ -143,6 +143,7 @@ def test_what_dies_with_its_node_is_lost_and_the_others_go_on(three: object, tmp
         said, _ = harness.communicate(timeout=300)
     finally:
         harness.kill()
+        harness.communicate()
     assert harness.returncode == 3, said
     found = {each["id"]: each["status"] for each in report(out)["rungs"]}
     exit = json.loads((rung / "exit.json").read_text())

@@ -39,6 +39,26 @@ def test_an_agent_that_knows_the_secret_gets_through() -> None:
     listener.close()
 
 
+def test_one_that_a_busy_launcher_kept_waiting_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channel, "PATIENCE", 0.2)
+    listener, found = Listener(), list[Any]()
+    joining = threading.Thread(target=lambda: found.append(connect(listener.where, listener.secret, "n1")))
+    joining.start()
+    time.sleep(0.1)
+    assert listener.joined() == []  # it is asked to prove itself
+    time.sleep(1.0)
+    monkeypatch.undo()
+    [(_, wire)] = until_joined(listener)
+    joining.join()
+    [(other, _)] = found
+    other.send({"said": "hello"})
+    wire.wait(2.0)
+    assert wire.receive() == [{"said": "hello"}]
+    for each in (wire, other):
+        each.close()
+    listener.close()
+
+
 def test_others_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(channel, "JOINING", 1.0)
     listener, refused = Listener(), list[str]()

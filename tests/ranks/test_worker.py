@@ -234,6 +234,7 @@ def test_a_recipe_describes_itself(tmp_path: Path) -> None:
         "name": "gpt",
         "parameters": sum(p.numel() for p in load("gpt", {"tied": False}).model().parameters()),
         "samples": 150,
+        "held_out": 13,
         "classes": 256,
         "blocks": ["blocks.0", "blocks.1", "blocks.2", "blocks.3"],
         "divisors": {
