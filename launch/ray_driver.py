@@ -29,6 +29,7 @@ from launch.wire import Message, Wire
 
 HERE = "local"  # as ray.init calls a cluster of its own
 TRIES = 3  # Ray gives its own processes 30 seconds to start, which a busy machine may not have
+LOOK = 5.0  # seconds between two looks at which nodes there are, while waiting for room
 STORE = 100 << 20  # bytes of its object store: nothing is put there
 
 
@@ -73,18 +74,18 @@ class Driver:
         alive = [node for node in alive if names[node["NodeID"]] in (wanted or names.values())]
         if not alive:
             return {"error": "the Ray cluster has no node with a CPU"}
-        count = asked["count"] or len(alive)
-        cpus = asked["cpus"] or int(min(node["Resources"]["CPU"] for node in alive))
-        gpus = asked["gpus"]
-        gpus = gpus if gpus is not None else int(min(node["Resources"].get("GPU", 0) for node in alive))
-        self._needs = {"CPU": float(cpus)} | ({"GPU": float(gpus)} if gpus else {})
-        bundles = [dict(self._needs) for _ in range(count)]
-        if wanted:
-            bundles = [bundle | _pin(node) for bundle, node in zip(bundles, alive, strict=False)]
-        self._group = placement_group(bundles, strategy="PACK" if asked["packed"] else "STRICT_SPREAD")
-        if not self._group.wait(asked["wait"]):
-            return {"error": self._lacking(asked, count, alive, names)}
-        actors = [self._actor(index) for index in range(count)]
+        self._reserve(asked, alive)
+        until = time.monotonic() + asked["wait"]
+        while not self._group.wait(min(LOOK, max(0.0, until - time.monotonic()))):
+            there = {node["NodeID"] for node in _alive()}
+            left = [node for node in alive if node["NodeID"] in there]
+            if time.monotonic() >= until or not left:
+                return {"error": self._lacking(asked, alive, names)}
+            if len(left) < len(alive) and not asked["count"]:  # died before, which Ray has noticed only now
+                remove_placement_group(self._group)
+                alive = left
+                self._reserve(asked, alive)
+        actors = [self._actor(index) for index in range(self._group.bundle_count)]
         places = ray.get([actor.place.remote() for actor in actors])
         seen: Counter[str] = Counter()
         for index, (actor, place) in enumerate(zip(actors, places, strict=True)):
@@ -92,16 +93,27 @@ class Driver:
             seen[name] += 1
             name += f"~{seen[name]}" if seen[name] > 1 else ""
             self._bundles[name], self._actors[name] = index, actor
-        return {"names": list(self._bundles), "slots": gpus or cpus}
+        return {"names": list(self._bundles), "slots": int(self._needs.get("GPU", self._needs["CPU"]))}
 
-    def _lacking(self, asked: Message, count: int, alive: Sequence[dict[str, Any]], names: dict[str, str]) -> str:
+    def _reserve(self, asked: Message, alive: Sequence[dict[str, Any]]) -> None:
+        """Asks for a bundle for each agent, with what all of these nodes have."""
+        least = {kind: int(min(node["Resources"].get(kind, 0) for node in alive)) for kind in ("CPU", "GPU")}
+        cpus = asked["cpus"] or least["CPU"]
+        gpus = asked["gpus"] if asked["gpus"] is not None else least["GPU"]
+        self._needs = {"CPU": float(cpus)} | ({"GPU": float(gpus)} if gpus else {})
+        bundles = [dict(self._needs) for _ in range(asked["count"] or len(alive))]
+        if asked["nodelist"]:
+            bundles = [bundle | _pin(node) for bundle, node in zip(bundles, alive, strict=False)]
+        self._group = placement_group(bundles, strategy="PACK" if asked["packed"] else "STRICT_SPREAD")
+
+    def _lacking(self, asked: Message, alive: Sequence[dict[str, Any]], names: dict[str, str]) -> str:
         """In one line: what was asked for, and what there is."""
         needs = ", ".join(f"{amount:g} {kind}" for kind, amount in self._needs.items())
         there = "; ".join(f"{names[node['NodeID']]} {self._amounts(node['Resources'])}" for node in alive)
         free = self._amounts(_cluster().available_resources())
         how = "packed" if asked["packed"] else "each on a node of its own"
         return (
-            f"Ray had no room within {asked['wait']:g} s for {count} agents with {needs}, {how}: "
+            f"Ray had no room within {asked['wait']:g} s for {self._group.bundle_count} agents with {needs}, {how}: "
             f"the cluster has {len(alive)} nodes ({there}), of which {free} are free now"
         )
 
