@@ -13,17 +13,18 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import redirect_stderr, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import psutil
+from corruptions import HOWS
 
 from dist_checks import session
 from dist_checks.matrix import ConfigError
-from dist_checks.trace import RECORD_BYTES, Chain, checksum
+from dist_checks.trace import RECORD_BYTES
 
 MATRIX = """steps = 4
 [options]
@@ -43,6 +44,8 @@ stall = 100.0
 GONE = 3.0  # seconds in which everything has to be gone once the harness is
 SOON = 3.0  # seconds after the first rung has begun in which somebody is killed
 LONGEST = 600.0  # seconds that a run may take
+CORRUPTED = "corrupted"
+SUFFIXES = (".jsonl", ".digests", ".collectives")
 
 
 @dataclass
@@ -322,113 +325,6 @@ def _lost(own: Path, golden: Path, world_size: int) -> list[str]:
         if mine != theirs or [step["step"] for step in steps] != list(range(len(steps))):
             wrong.append(f"{own} {path.name}: {len(mine) // RECORD_BYTES} of {promised}, {len(steps)} steps")
     return wrong
-
-
-CORRUPTED = "corrupted"
-SUFFIXES = (".jsonl", ".digests", ".collectives")
-
-
-def flip_a_bit(path: Path, chance: random.Random) -> None:
-    data = bytearray(path.read_bytes())
-    data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
-    path.write_bytes(data)
-
-
-def cut(path: Path, chance: random.Random) -> None:
-    path.write_bytes(path.read_bytes()[: chance.randrange(path.stat().st_size)])
-
-
-def cut_between(path: Path, chance: random.Random) -> None:
-    """After a whole line or record."""
-    data = path.read_bytes()
-    if path.suffix == ".digests":
-        path.write_bytes(data[: chance.randrange(len(data) // RECORD_BYTES) * RECORD_BYTES])
-    else:
-        lines = data.splitlines(keepends=True)
-        path.write_bytes(b"".join(lines[: chance.randrange(len(lines))]))
-
-
-def delete(path: Path, chance: random.Random) -> None:
-    path.unlink()
-
-
-def zero_a_block(path: Path, chance: random.Random) -> None:
-    data = bytearray(path.read_bytes())
-    at = chance.randrange(len(data))
-    length = len(data[at : at + 512])
-    data[at : at + length] = bytes(length)
-    path.write_bytes(data)
-
-
-def append(path: Path, chance: random.Random) -> None:
-    path.write_bytes(path.read_bytes() + chance.randbytes(chance.choice((1, 7, RECORD_BYTES))))
-
-
-def repeat(path: Path, chance: random.Random) -> None:
-    """A line or a record twice."""
-    data = path.read_bytes()
-    size = RECORD_BYTES if path.suffix == ".digests" else len(data.splitlines(keepends=True)[-1])
-    path.write_bytes(data + data[-size:])
-
-
-def leave_out(path: Path, chance: random.Random) -> None:
-    """A line or a record in the middle."""
-    data = path.read_bytes()
-    if path.suffix == ".digests":
-        parts = [data[at : at + RECORD_BYTES] for at in range(0, len(data), RECORD_BYTES)]
-    else:
-        parts = data.splitlines(keepends=True)
-    del parts[chance.randrange(len(parts))]
-    path.write_bytes(b"".join(parts))
-
-
-def older_schema(path: Path, chance: random.Random) -> None:
-    """As another version would have written it: with sound checksums, or with none."""
-    text = path.read_text(errors="replace")
-    if path.suffix == ".json":
-        values = json.loads(text)
-        if "schema" in values:
-            values["schema"] = chance.choice((0, 98, 99))
-            values.pop("checksum")
-            path.write_text(json.dumps(values | chance.choice(({}, {"checksum": checksum(values)}))))
-    elif path.suffix != ".digests":
-        lines = [json.loads(line) for line in text.splitlines()]
-        chain, signed = Chain(path), chance.random() < 0.5
-        for line in lines:
-            del line["crc"]
-        lines[0]["schema"] = chance.choice((0, 1, 99))
-        plain = [json.dumps(line) for line in lines]
-        path.write_text("".join(chain.sign(line) if signed else f"{line}\n" for line in plain))
-
-
-def garbage(path: Path, chance: random.Random) -> None:
-    """Something else altogether."""
-    other = (b"null\n", b"[]\n", b"{}\n", b'{"event":"header"}\n', b"[" * 99_999, b'{"schema": 1e999}', b"\xff\xfe\n")
-    path.write_bytes(chance.choice((*other, chance.randbytes(4096))))
-
-
-def replace_by_a_folder(path: Path, chance: random.Random) -> None:
-    """Nothing that can be read."""
-    path.unlink()
-    path.mkdir()
-
-
-HOWS: tuple[Callable[[Path, random.Random], None], ...] = (
-    flip_a_bit,
-    flip_a_bit,
-    cut,
-    cut_between,
-    delete,
-    zero_a_block,
-    append,
-    repeat,
-    leave_out,
-    older_schema,
-    older_schema,
-    garbage,
-    garbage,
-    replace_by_a_folder,
-)
 
 
 def main() -> None:
