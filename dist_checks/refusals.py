@@ -148,6 +148,10 @@ class Refusals:
             )
         if precision in ("bf16_pure", "bf16_fsdp") and Axis.ZERO in setting:
             return f"zero cannot be combined with {precision}: it has casts and master weights of its own"
+        if Axis.FUSED in setting and self._matrix.train_of(setting).optimizer == "sgd":
+            for axis in (Axis.DP_SHARD, Axis.TP, Axis.EP):
+                if axis in setting:
+                    return f"fused with train.optimizer sgd cannot be combined with {axis}: torch has none for DTensors"
         if setting.get(Axis.ZERO) == 3 and Axis.COMPILE in setting:
             return (
                 "zero 3 cannot be combined with compile: DeepSpeed's hooks break graphs, and torch falls back to eager"

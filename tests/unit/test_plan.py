@@ -54,6 +54,15 @@ def test_native_precision_has_its_own_truth() -> None:
     assert by_id["tp2"].reference == "single"
 
 
+def test_torch_has_no_fused_sgd_for_dtensors() -> None:
+    axes = {"tp": 2, "accum": 2, "fused": True}
+    assert "tp2+fused" in ids(plan(axes))
+    found = plan(axes, train={"optimizer": "sgd"})
+    assert "accum2+fused" in ids(found)
+    [refused] = [skip for skip in found.skipped if skip.name == "tp2+fused"]
+    assert refused.reason == "fused with train.optimizer sgd cannot be combined with tp: torch has none for DTensors"
+
+
 def test_resuming() -> None:
     """What is refused is so by the length of the run, and by what the layout in between cannot do."""
     facts = Facts.from_json({**FACTS.description, "samples": 61})

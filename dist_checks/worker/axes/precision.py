@@ -18,6 +18,10 @@ from dist_checks.worker.mesh import World
 
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
+SCALE_POWER = 12
+"""Losses are scaled by 2 to this at first. Torch and DeepSpeed begin with 16: there a data rank, whose own gradients
+are larger than their mean, may overflow in the first step where one device does not, and nothing can be compared."""
+
 
 def apply(model: nn.Module, recipe: Recipe, world: World) -> nn.Module:
     """Weights and buffers start as float32 whatever the precision, so every rung starts from the same numbers."""
@@ -71,7 +75,7 @@ def make_scaler(world: World) -> torch.amp.GradScaler | None:
         return None
     sharded = any(world.degree(axis) > 1 for axis in (Axis.DP_SHARD, Axis.EP, Axis.TP, Axis.PP))
     # Under DDP alone every rank holds every gradient, so all find the same overflows.
-    return (AgreeingScaler if sharded else torch.amp.GradScaler)(world.device.type)
+    return (AgreeingScaler if sharded else torch.amp.GradScaler)(world.device.type, init_scale=2.0**SCALE_POWER)
 
 
 def steady_norms(model: nn.Module, device: torch.device) -> None:

@@ -14,6 +14,7 @@ from torch import nn
 from dist_checks.axes import ZERO_STAGES, Axis
 from dist_checks.recipes.base import Recipe
 from dist_checks.recipes.settings import TrainSettings
+from dist_checks.worker.axes.precision import SCALE_POWER
 from dist_checks.worker.mesh import World
 
 BUCKET = 1 << 20
@@ -68,7 +69,7 @@ def config(world: World, train: TrainSettings) -> dict[str, Any]:
         "bf16": {"enabled": precision == "bf16"},
         "fp16": {
             "enabled": precision == "fp16",
-            "initial_scale_power": 16,
+            "initial_scale_power": SCALE_POWER,
             "hysteresis": 1,  # of an overflow, lower the scale at once, as GradScaler does
             "loss_scale_window": NEVER,
         },
