@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dist_checks.judging.diffing import compare
     from dist_checks.matrix import ConfigError, Matrix
     from dist_checks.probe.probe import Probe
     from dist_checks.session import judge, run
@@ -14,10 +15,11 @@ _HOME = {
     "ConfigError": "dist_checks.matrix",
     "Matrix": "dist_checks.matrix",
     "Probe": "dist_checks.probe.probe",
+    "compare": "dist_checks.judging.diffing",
     "judge": "dist_checks.session",
     "run": "dist_checks.session",
 }
-__all__ = ["ConfigError", "Matrix", "Probe", "judge", "run"]
+__all__ = ["ConfigError", "Matrix", "Probe", "compare", "judge", "run"]
 
 
 def __getattr__(name: str) -> Any:

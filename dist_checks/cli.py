@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import sys
 import tomllib
@@ -16,6 +17,8 @@ import typer
 
 from dist_checks import doctor as doctoring
 from dist_checks import resuming, session, site
+from dist_checks.command import HOOKS
+from dist_checks.diffs import diffs
 from dist_checks.judging.verdict import ExitCode
 from dist_checks.launching import submits
 from dist_checks.matrix import SAMPLE, ConfigError, Matrix, load, parse, preset
@@ -215,6 +218,16 @@ def selftest(
     raise typer.Exit(ExitCode.PASS if test.holds else ExitCode.FAIL)
 
 
+@app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
+def attach(
+    words: Annotated[list[str], typer.Argument(metavar="-- train.py ...", help="the script, its arguments")],
+) -> None:
+    """Run a script with the probe in it, no line changed: on every rank, under torchrun or any launcher.
+
+    It writes to the folder $DIST_CHECKS_TRACE, and without it changes nothing."""
+    os.execv(sys.executable, [sys.executable, "-m", HOOKS, *words])
+
+
 @app.command()
 def judge(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="a run's folder")] = Path("runs/latest"),
@@ -227,6 +240,26 @@ def judge(
     outcome = session.Outcome(report=session.judge(folder), folder=folder)
     _print(outcome.report, folder, as_json)
     raise typer.Exit(outcome.exit_code(strict=strict))
+
+
+@app.command()
+def diff(
+    a: Annotated[Path, typer.Argument(metavar="RUN_A", help="a run's folder, or that of one trace: RUN/rungs/tp2")],
+    b: Annotated[Path, typer.Argument(metavar="RUN_B")],
+    as_json: Annotated[bool, typer.Option("--json", help="print all of it as JSON")] = False,
+) -> None:
+    """Where do two runs first differ, of any layouts, from any place and time? And which of their settings do?"""
+    found = diffs(a, b)
+    if as_json:
+        print(json.dumps({name: each.to_json() for name, each in found.items()}, indent=1, default=str))
+    else:
+        for name, each in found.items():
+            print(f"{'same' if each.same else 'DIFFERS' if each.compared else '?':<8} {name}: {each.sentence}")
+            if each.warning:
+                print(f"{'':<8} {each.warning}")
+    if any(each.first is not None for each in found.values()):
+        raise typer.Exit(ExitCode.FAIL)
+    raise typer.Exit(ExitCode.PASS if all(each.same for each in found.values()) else ExitCode.INCONCLUSIVE)
 
 
 @app.command()

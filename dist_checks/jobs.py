@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -11,11 +13,13 @@ from typing import Any
 
 from dist_checks import stored
 from dist_checks.axes import Axis, Setting
+from dist_checks.command import Command, out_of
 from dist_checks.matrix import ConfigError, Matrix
 from dist_checks.rung import Phase, Rung
 from launch.base import Job
 
 ENTRY = "dist_checks.worker.entry:main"
+SCRIPT = "dist_checks.worker.script:main"
 DESCRIBE = "dist_checks.worker.entry:describe"
 FLIGHT_RECORDS = "2000"
 """Collectives that torch's flight recorder keeps on each rank: what was really sent."""
@@ -29,6 +33,9 @@ def jobs(matrix: Matrix, rungs: Iterable[Rung], folder: Path, fault: str | None 
     """For each rung, in the order given, the jobs of its phases: each is to start when the one before is done."""
     ladders = matrix.ladders
     for rung in rungs:
+        if matrix.command:
+            yield (_of_command(matrix, matrix.command, rung, folder),)
+            continue
         phases = rung.phases
         yield tuple(_job(matrix, ladders[rung.recipe], phase, len(phases), folder, fault) for phase in phases)
 
@@ -68,8 +75,45 @@ def _steps_of(phase: Phase, phases: int, folder: Path) -> dict[str, Any]:
 
 def forget_checkpoint(job: Job) -> None:
     """Of a job that is done: what it has loaded. Where it failed, that is kept."""
-    if loaded := job.payload["phase"]["load"]:
+    if loaded := job.payload.get("phase", {}).get("load"):
         shutil.rmtree(loaded, ignore_errors=True)
+
+
+def _of_command(matrix: Matrix, command: Command, rung: Rung, run: Path) -> Job:
+    """The user's own script on every rank; what it is to record, and that it is to record, it finds in its
+    environment."""
+    folder = run / "rungs" / rung.id
+    custom = matrix.custom_of(rung.setting)
+    options = matrix.options | custom.options
+    about = {"rung": rung.to_json(), "env": list(custom.env), "options": options}
+    if command.see == "log":
+        about |= {"loss": command.loss} | {
+            key: command.fill(getattr(command, key), rung, options, folder) for key in ("log", "checkpoint")
+        }
+    warm = command.forks(rung)
+    argv = command.filled(rung, options, folder)
+    threads = {} if warm or "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": "1"}  # as torchrun does
+    out_of(folder).mkdir(parents=True, exist_ok=True)
+    return Job(
+        name=rung.id,
+        folder=folder,
+        world_size=rung.layout.world_size,
+        argv=() if warm else argv,
+        entry=SCRIPT if warm else "",
+        payload={"argv": command.script(argv), "see": command.see, "folder": str(folder.absolute())} if warm else {},
+        env={
+            "TORCH_FR_BUFFER_SIZE": FLIGHT_RECORDS,
+            "DIST_CHECKS_TRACE": str(folder.absolute()),
+            "DIST_CHECKS_RUNG": json.dumps(about),
+            **threads,
+            **custom.env,
+        },
+        deadline=matrix.launch.deadline,
+        stall=matrix.launch.deadline if Axis.COMPILE in rung.setting else matrix.launch.stall,
+        pulse="" if command.see == "log" else ".jsonl",
+        cold=rung.cold,
+        avoid=_hosts_of(run, rung) if rung.twin_of and not rung.planned else (),
+    )
 
 
 def _hosts_of(run: Path, rung: Rung) -> tuple[str, ...]:
@@ -83,6 +127,8 @@ def _hosts_of(run: Path, rung: Rung) -> tuple[str, ...]:
 
 def payload(matrix: Matrix, setting: Setting, folder: Path, fault: str | None) -> dict[str, Any]:
     """What a rank is told about recipe and training."""
+    if matrix.command:
+        return {"folder": str(folder.absolute()), "command": asdict(matrix.command) | {"name": matrix.command.name}}
     train = asdict(matrix.train_of(setting))
     planted = {"fault": fault} if fault else {}
     return planted | {

@@ -17,6 +17,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from dist_checks.axes import SPEC, Axis, Setting, Value
+from dist_checks.command import Command, mistakes
 from dist_checks.custom import Custom, unknown, unusable
 from dist_checks.site import Ray, Slurm
 
@@ -157,6 +158,13 @@ class Matrix:
     """What each value of the axis custom sets."""
     also: tuple[Also, ...] = ()
     """Further recipes, each with axes of its own."""
+    command: Command | None = None
+    """A script of the user's own instead of a recipe."""
+
+    @property
+    def trained(self) -> str:
+        """What is trained, in a word."""
+        return self.command.name if self.command else ", ".join(each.recipe for each in self.ladders.values())
 
     @property
     def ladders(self) -> dict[str, Matrix]:
@@ -187,11 +195,15 @@ class Matrix:
     def truth(self, setting: Setting) -> Setting:
         """The setting of the single in float64 that says how far a rung's rounding goes."""
         own = self.numerics(setting).get(Axis.CUSTOM, "")
+        if self.command:  # what it computes in by itself: nobody knows whether it can do more
+            return Setting({Axis.CUSTOM: own})
         return Setting({Axis.PRECISION: "" if self.exact else "fp64", Axis.CUSTOM: own})
 
     @property
     def plain(self) -> str:
         """The precision where the precision axis is off."""
+        if self.command:
+            return self.command.precision
         return "fp64" if self.exact else "fp32"
 
     @property
@@ -248,7 +260,7 @@ def parse(data: Mapping[str, Any] | Matrix, source: str = "matrix") -> Matrix:
         problems += _rules(matrix)
     if problems:
         raise ConfigError("\n".join(f"{source}: {problem}" for problem in problems))
-    return matrix
+    return replace(matrix, exact=matrix.command.precision == "fp64") if matrix.command else matrix
 
 
 def _parse_axes(given: object, problems: list[str], key: str = "") -> dict[Axis, tuple[Value, ...]]:
@@ -279,6 +291,7 @@ def _rules(matrix: Matrix) -> list[str]:
     for label, ladder in matrix.ladders.items():
         problems += [matrix.key(label) + problem for problem in _rules_of_ladder(ladder)]
     problems += unusable(matrix.custom)
+    problems += _rules_of_command(matrix)
     for name, table in matrix.custom.items():
         try:
             TypeAdapter(Train).validate_json(json.dumps(asdict(matrix.train) | table.train, default=str))
@@ -293,6 +306,20 @@ def _rules(matrix: Matrix) -> list[str]:
     if not matrix.seeds or len(set(matrix.seeds)) != len(matrix.seeds) or min(matrix.seeds) < 0:
         problems.append(f"seeds: expected at least one seed, each 0 or more and none twice, not {list(matrix.seeds)}")
     return problems
+
+
+def _rules_of_command(matrix: Matrix) -> list[str]:
+    if matrix.command is None:
+        return []
+    others = (
+        ("recipe", matrix.recipe != Matrix().recipe),
+        ("also", bool(matrix.also)),
+        ("train", matrix.train != Train()),
+        *((f"custom.{name}.train", bool(table.train)) for name, table in matrix.custom.items()),
+    )
+    problems = [f"{key}: it says nothing to a script: leave it out, or leave out [command]" for key, on in others if on]
+    options = [*matrix.options, *(key for table in matrix.custom.values() for key in table.options)]
+    return problems + list(mistakes(matrix.command, matrix.axes, dict.fromkeys(options)))
 
 
 def _rules_of_ladder(matrix: Matrix) -> list[str]:

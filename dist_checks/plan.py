@@ -98,16 +98,19 @@ def _ladder(matrix: Matrix, label: str, facts: Facts, devices: int) -> Plan:
     """The rungs of one recipe."""
     refuse = Refusals(matrix, facts, devices)
     alone = _alone(matrix)
+    skipped: dict[Setting, str] = {}
     for (axis, index), setting in alone.items():
-        if reason := refuse(setting):
+        reason = refuse(setting)
+        if reason and any(reason == f"{each} {facts.of(setting).lacking.get(each)}" for each in setting):
+            skipped[setting] = reason  # the recipe cannot do it: no mistake, and nothing to be judged
+        elif reason:
             raise ConfigError(f"axes.{axis}[{index}]: {reason}")
 
     for index, setting in enumerate(matrix.included):
         if reason := refuse(setting, asked=True):
             raise ConfigError(f"combine.include[{index}]: {reason}")
 
-    skipped: dict[Setting, str] = {}
-    wanted: list[Setting] = [*alone.values(), *matrix.included]
+    wanted: list[Setting] = [*(setting for setting in alone.values() if setting not in skipped), *matrix.included]
     if matrix.combine.mode != "singles":
         for setting in _combinations(matrix, refuse, skipped):
             wanted.append(setting)
@@ -218,7 +221,7 @@ def _compared_with(setting: Setting, matrix: Matrix) -> Setting:
     if setting.get(Axis.ZERO) not in ZERO_STAGES:
         return numerics
     precision = _computed_in(setting, matrix)
-    if precision in ("bf16", "fp16"):
+    if precision in ("bf16", "fp16") and not matrix.command:
         precision += "_params"
     elif precision == matrix.plain:
         return numerics

@@ -82,7 +82,7 @@ class Refusals:
             for needed in SPEC[axis].needs:
                 if needed not in setting:
                     return f"{axis} needs {needed}"
-            for other, why in SPEC[axis].refuses:
+            for other, why in () if self._matrix.command else SPEC[axis].refuses:
                 if other in setting:
                     return f"{axis} cannot be combined with {other}: {why}"
             if lacking := facts.lacking.get(axis):
@@ -94,7 +94,13 @@ class Refusals:
             return reason
         if layout.world_size > self._devices:
             return f"a world of {layout.world_size} ranks is larger than the {self._devices} devices"
-        batch = self._smallest_batch(setting)
+        return self._of_loop(setting) or self._left_out(setting, asked=asked)
+
+    def _of_loop(self, setting: Setting) -> str:
+        """What the worker's loop cannot do; a script has its own."""
+        if self._matrix.command:
+            return ""
+        layout, batch = Layout(setting), self._smallest_batch(setting)
         cut = pipeline.micro_batches(setting)
         micro_batches = setting.degree(Axis.ACCUM) * cut
         passes = layout.data_size * micro_batches
@@ -104,8 +110,9 @@ class Refusals:
                 f"{layout.data_size} data ranks with {micro_batches} micro-batches each{of} need {passes} "
                 f"samples, and the smallest batch has {batch}"
             )
-        if reason := pipeline.refusal(setting) or self._too_many_stages(setting) or self._resume(setting):
-            return reason
+        return pipeline.refusal(setting) or self._too_many_stages(setting) or self._resume(setting)
+
+    def _left_out(self, setting: Setting, *, asked: bool) -> str:
         for excluded in self._matrix.excluded:
             if excluded.items() <= setting.items():
                 return f"combine.exclude has {excluded.name}"

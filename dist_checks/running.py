@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from dist_checks.jobs import forget_checkpoint
 from dist_checks.progress import Progress
-from launch.base import Job, Launcher, State
+from launch.base import Exit, Job, Launcher, State
 
 
-def launch(launcher: Launcher, jobs: Iterable[tuple[Job, ...]], progress: Progress) -> None:
-    """The jobs of each tuple one after the other, as long as they go well; those of different tuples side by side."""
+def launch(
+    launcher: Launcher,
+    jobs: Iterable[tuple[Job, ...]],
+    progress: Progress,
+    look: Callable[[Exit], None] = lambda exit: None,
+) -> None:
+    """The jobs of each tuple one after the other, as long as they go well; those of different tuples side by side.
+
+    ``look`` is shown each exit, and may raise.
+    """
     chains = {chain[0].name: chain for chain in jobs}
     of_job = {job.name: id for id, chain in chains.items() for job in chain}
     seconds = dict.fromkeys(chains, 0.0)
@@ -25,6 +33,7 @@ def launch(launcher: Launcher, jobs: Iterable[tuple[Job, ...]], progress: Progre
         for exit in launcher.run(wave, on_start=started):
             id = of_job[exit.job]
             seconds[id] += exit.seconds
+            look(exit)
             if exit.state is State.DONE:
                 forget_checkpoint(chains[id][at])
             else:
@@ -35,4 +44,4 @@ def launch(launcher: Launcher, jobs: Iterable[tuple[Job, ...]], progress: Progre
 
 def _shown(job: Job) -> str:
     """The rung that it is a part of."""
-    return str(job.payload["rung"]["id"])
+    return str(job.payload["rung"]["id"] if "rung" in job.payload else job.name)

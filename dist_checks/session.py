@@ -31,6 +31,7 @@ from dist_checks.run_folder import environment, new_folder
 from dist_checks.rung import Rung
 from dist_checks.running import launch
 from dist_checks.selection import choose
+from dist_checks.starting import check_script, check_start
 from dist_checks.submitting import hand_over
 from dist_checks.trace import checksum
 from launch import scratch
@@ -70,6 +71,8 @@ def run(
     Interrupted by Ctrl-C, what had finished is judged.
     """
     matrix = parse(matrix)
+    if matrix.command and fault:
+        raise ConfigError("--fault: bugs are planted in the ranks of a recipe, not in a script")
     if launcher is None and submits(matrix):
         said: list[str] = []
         asked: dict[str, Any] = {"select": select, "failed_in": failed_in, "fault": fault}
@@ -92,6 +95,9 @@ def run(
         def work(plan: Plan, rungs: Sequence[Rung]) -> None:
             with writing():
                 _write_inputs(folder, matrix, plan, facts, source, given or str(folder / "matrix.toml"))
+            if matrix.command and rungs[0] == plan.rungs[0]:
+                launch(launcher, jobs(matrix, rungs[:1], folder), progress, lambda exit: _started(matrix, folder, exit))
+                rungs = rungs[1:]
             launch(launcher, jobs(matrix, rungs, folder, fault), progress)
 
         def ladder() -> Judgement:
@@ -100,6 +106,11 @@ def run(
             return decide(plan, folder, budget=matrix.blame.budget, refuse=refuse, run=work)
 
         return finish(folder, ladder, progress)
+
+
+def _started(matrix: Matrix, folder: Path, exit: Exit) -> None:
+    assert matrix.command is not None
+    check_start(matrix.command, exit, folder / "rungs" / exit.job)
 
 
 def finish(folder: Path, ladder: Callable[[], Judgement], progress: Progress) -> Outcome:
@@ -330,6 +341,7 @@ def _choose(plan: Plan, select: str, failed_in: Path | None) -> Plan:
 
 def start(matrix: Matrix, fault: str | None, stack: ExitStack) -> tuple[Launcher, dict[str, Facts]]:
     """A launcher for the devices that a first process of it has found."""
+    check_script(matrix)
     launcher = stack.enter_context(open_launcher(matrix))
     facts = describe(matrix, launcher, fault)
     accelerators = facts[""].accelerators
@@ -355,11 +367,11 @@ def _write_inputs(
         **plan.to_json(),
         "matrix": {
             "name": matrix.name,
-            "recipe": ", ".join(ladder.recipe for ladder in matrix.ladders.values()),
+            "recipe": matrix.trained,
             "exact": matrix.exact,
             "steps": matrix.steps,
         },
-        "train": asdict(matrix.train),
+        "train": {"shuffle": matrix.command.shuffle} if matrix.command else asdict(matrix.train),
         "custom": {name: asdict(table) for name, table in matrix.custom.items()},
         "recipe": dict(facts[""].description),
         "also": {label: dict(each.description) for label, each in facts.items() if label},

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from dist_checks.axes import Axis
-from dist_checks.judging import accepting
+from dist_checks.judging import accepting, own
 from dist_checks.judging.accepting import Accepted
 from dist_checks.judging.blame import blame
 from dist_checks.judging.checks import CHECKS, Check, is_asked
@@ -164,7 +164,7 @@ class _Bench:
             for view in views
             for name, check in CHECKS
             if is_asked(name, view)
-            for finding in ask(name, check, view)
+            for finding in ask(name, own.shown(name, check), view)
         ]
         findings, accepted = accepting.sort(found, self._plan.get("accept", ()), str(self._plan.get("day", "")))
         self.judged[rung.id] = RungJudgement(

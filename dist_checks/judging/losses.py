@@ -28,6 +28,8 @@ class Loss:
     """Loss per target of each micro-batch of each rank, where it was recorded."""
     apart: tuple[int, int] | None
     """Two ranks with the same samples and tokens, and different sums."""
+    resolution: float = 0.0
+    """How far it may be off because it was printed with so many digits."""
 
     @property
     def mean(self) -> float:
@@ -37,6 +39,8 @@ class Loss:
 
 def losses(seen: Seen) -> dict[int, Loss]:
     """By step, for the steps that all ranks have recorded and in which every part of the batch has a loss."""
+    if seen.trace.header.get("seen") == "log":
+        return _told(seen)
     layout = Layout(seen.rung.setting)
     groups: dict[tuple[int, ...], list[int]] = {}
     for rank in seen.trace.ranks:
@@ -56,15 +60,39 @@ def losses(seen: Seen) -> dict[int, Loss]:
             for other in ranks[1:]:
                 if not _close(sums[ranks[0]], sums[other]) or counts[ranks[0]] != counts[other]:
                     apart = apart or (ranks[0], other)
+        total = math.fsum(sums[ranks[0]] for ranks in groups.values())
+        targets = sum(counts[ranks[0]] for ranks in groups.values())
+        if any(event.get("loss_from") == "backward" for event in events.values()):
+            # What backward is called on is a mean already, and ranks average its gradients whatever their shares.
+            total, targets = total / len(groups), 1
         out[step] = Loss(
             step=step,
-            sum=math.fsum(sums[ranks[0]] for ranks in groups.values()),
-            targets=sum(counts[ranks[0]] for ranks in groups.values()),
+            sum=total,
+            targets=targets,
             printed={rank: event.get("printed_loss") for rank, event in events.items()},
             own={rank: sums[rank] / counts[rank] if counts[rank] else math.nan for rank in events},
             micro={rank: tuple(map(float, event.get("micro_losses") or ())) for rank, event in events.items()},
             apart=apart,
         )
+    return out
+
+
+def _told(seen: Seen) -> dict[int, Loss]:
+    """Of a script that is seen from the outside: what it printed."""
+    out = {}
+    for rank in reversed(seen.trace.ranks):
+        for step, event in rank.steps.items():
+            loss = float(event["loss_sum"])
+            out[step] = Loss(
+                step=step,
+                sum=loss,
+                targets=1,
+                printed={rank.rank: loss},
+                own={rank.rank: loss},
+                micro={},
+                apart=None,
+                resolution=float(event.get("resolution") or 0.0),
+            )
     return out
 
 

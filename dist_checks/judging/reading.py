@@ -167,9 +167,9 @@ class Trace:
     @cached_property
     def steps(self) -> tuple[int, ...]:
         """The steps that every rank has recorded, ascending."""
-        if not self.ranks:
-            return ()
-        return tuple(sorted(set.intersection(*(set(rank.steps) for rank in self.ranks))))
+        # Of a script that is seen from the outside, one rank tells it all.
+        told = [rank for rank in self.ranks if rank.steps or rank.header.get("seen") != "log"]
+        return tuple(sorted(set.intersection(*(set(rank.steps) for rank in told)))) if told else ()
 
     @property
     def header(self) -> Mapping[str, Any]:

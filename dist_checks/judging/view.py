@@ -81,9 +81,21 @@ class RungView:
         """The float64 single: there is nothing that it could be compared with."""
         return self.rung.reference is None and self.rung.truth is None
 
+    @property
+    def own_loop(self) -> bool:
+        """A script of the user's own: what it did not say or show is not there."""
+        return bool(self.recipe.get("command"))
+
+    @property
+    def log_only(self) -> bool:
+        """A script that was seen by what it printed and saved, and by nothing else."""
+        return str((self.recipe.get("command") or {}).get("see")) == "log"
+
     @cached_property
     def tolerance(self) -> Tolerance:
-        if self.rung.exact and not self.is_truth:
+        # A script that computes in float32 only has no better truth than its own single.
+        itself = self.rung.reference is not None and self.rung.reference == self.rung.truth
+        if (self.rung.exact or itself) and not self.is_truth:
             return Tolerance(rule=Rule.REFERENCE, eps=self.narrowest)
         if self.rung.reference is not None:
             return Tolerance(rule=Rule.TRUTH, eps=EPS[DTYPE[self.rung.precision]])
@@ -106,7 +118,7 @@ class RungView:
     def no_yard(self) -> str:
         """Why there is nothing to compare with; empty where there is."""
         if self.is_truth:
-            return "the float64 single is what others are compared with"
+            return f"{'the float64 single' if self.rung.exact else self.rung.id} is what others are compared with"
         if self.yard is None or not self.yard.trace.ranks:
             exact = self.tolerance.rule is Rule.REFERENCE
             wanted = (self.rung.reference if exact else None) or self.rung.truth

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from dist_checks.probe.holding import Holding
+    from dist_checks.probe.placed import Sharded
     from dist_checks.probe.record import Record
 
 T = TypeVar("T")
@@ -30,11 +30,13 @@ class Probe:
         probe = Probe.attach(model, optimizer)
         for each step:
             for each micro-batch:
-                probe.micro_batch(ids)       # before its forward
-            probe.gradients()                # after reduction, before clipping
+                [probe.micro_batch(ids)]       # before its forward; or probe.watch(loader) around the loop
+            [probe.gradients()]                # after reduction, before clipping
             [probe.norm(...)]
             probe.step(loss_sum=..., targets=...)  # after optimizer.step()
-        probe.close()
+        [probe.close()]
+
+    What a loop of the user's own leaves unsaid is seen by hooks: see :mod:`dist_checks.probe.own`.
 
     A probe never communicates, and changes no number: weights have the same bits with and without it.
     """
@@ -52,6 +54,7 @@ class Probe:
         tied: Mapping[str, str] | None = None,
         holding: Holding | None = None,
         first: int = 0,
+        extents: Mapping[str, Sharded] | None = None,
     ) -> Probe:
         """A probe that writes to ``folder``, else to $DIST_CHECKS_TRACE; an inert one where neither is given.
 
@@ -61,39 +64,51 @@ class Probe:
         ``tied``, in a pipeline: of parameters here that are copies, the name of the one that an earlier stage holds.
         ``model`` may be a DeepSpeed engine. ``holding`` says where weights, gradients and state are, for a framework
         that keeps them elsewhere than in the parameters. ``first`` is the step that comes next, in a run that goes on
-        from a checkpoint, which has been loaded.
+        from a checkpoint, which has been loaded. ``extents`` says, by patterns of
+        parameter names such as ``*.wq.weight``, of which plain tensors a rank holds a part, where nothing else tells:
+        not DTensor, not Megatron's attributes.
         """
-        given = folder or os.environ.get(FOLDER)
-        if not given:
-            return Probe()
-        place = Path(given)
+        if folder is None:
+            if not os.environ.get(FOLDER):
+                return Probe()
+            from dist_checks.probe.own import attach
+
+            return attach(
+                model,
+                optimizer,
+                rank=rank,
+                header=header,
+                blocks=blocks,
+                record=record,
+                tied=tied,
+                holding=holding,
+                extents=extents,
+            )
         from dist_checks.probe.record import Record
         from dist_checks.probe.recorder import Recorder
 
-        recorder = Recorder(
+        return Recorder(
             model,
             optimizer,
-            folder=place,
+            folder=folder,
             rank=int(os.environ.get("RANK", "0")) if rank is None else rank,
-            header={"rung": place.name, "world_size": int(os.environ.get("WORLD_SIZE", "1")), **(header or {})},
+            header={"rung": folder.name, "world_size": int(os.environ.get("WORLD_SIZE", "1")), **(header or {})},
             blocks=blocks or {},
             record=record or Record(),
             tied=tied or {},
             holding=holding,
             first=first,
         )
-        if folder is None:
-            atexit.register(recorder.close_at_exit)
-        return recorder
 
     def routing(self, routers: Mapping[str, nn.Module]) -> None:
         """After attach: the modules whose output has, as a tensor of whole numbers (samples, length, choices), the
         experts that each token goes to, -1 where there is no token. By name, in forward order."""
 
-    def watch(self, loader: Iterable[T], ids: str | Callable[[T], Iterable[int]]) -> Iterable[T]:
+    def watch(self, loader: Iterable[T], ids: str | Callable[[T], Iterable[int]] | None = None) -> Iterable[T]:
         """``loader``, with :meth:`micro_batch` called for each of its batches; each call is an epoch.
 
-        ``ids`` is the key under which a batch has its sample ids, or a function of the batch.
+        ``ids`` is the key under which a batch has its sample ids, or a function of the batch; without it they are those
+        that the loader's sampler gave, or a hash of each sample where there is no sampler.
         """
         return loader
 
@@ -135,15 +150,21 @@ class Probe:
 
     def step(
         self,
-        loss_sum: float | None,
-        targets: int,
+        loss_sum: float | None = None,
+        targets: int | None = None,
         printed_loss: float | None = None,
         loss_scale: float | None = None,
-        skipped: bool = False,
+        skipped: bool | None = None,
         micro_losses: Iterable[float] = (),
+        *,
+        loss: float | None = None,
     ) -> None:
         """The optimizer has stepped, unless the loss scaler ``skipped`` it. Sums are of this rank's samples;
-        ``micro_losses`` are per target, of each forward pass alone, where the loop knows them."""
+        ``micro_losses`` are per target, of each forward pass alone, where the loop knows them.
+
+        ``loss``, instead of a sum with its number of targets, is the mean over this rank's samples: enough where each
+        sample has as many targets. Neither on a rank that has no loss, as in a pipeline.
+        """
 
     def saved(self, *, epoch: int, batch: int, loss_scale: float | None = None) -> None:
         """Between two steps: all that the run needs to go on is saved now. ``batch`` of ``epoch`` is read next."""

@@ -29,6 +29,7 @@ from dist_checks.probe.narrowing import Narrowing
 from dist_checks.probe.probe import Probe
 from dist_checks.probe.record import Record
 from dist_checks.probe.routing import RoutingHooks
+from dist_checks.probe.sample_ids import sampled
 from dist_checks.probe.scribe import Scribe
 from dist_checks.trace import NO_ITEM, Kind, Writer
 
@@ -52,7 +53,7 @@ class Recorder(Probe):
         holding: Holding | None = None,
         first: int = 0,
     ) -> None:
-        given = (optimizer,) if isinstance(optimizer, Optimizer) else tuple(optimizer)
+        given = tuple(optimizer) if isinstance(optimizer, Sequence) else (optimizer,)
         self._held = holding or holding_of(model, given)
         self._optimizers = self._held.optimizers
         self._device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
@@ -93,11 +94,10 @@ class Recorder(Probe):
     def _write_routing(self, name: str, choices: int, experts: Mapping[int, list[int]]) -> None:
         self._writer.event("routing", step=self._step, router=name, choices=choices, experts=experts)
 
-    def watch(self, loader: Iterable[T], ids: str | Callable[[T], Iterable[int]]) -> Iterator[T]:
+    def watch(self, loader: Iterable[T], ids: str | Callable[[T], Iterable[int]] | None = None) -> Iterator[T]:
         epoch, self._epochs = self._epochs, self._epochs + 1
-        for batch in loader:
-            # A mapping, where the caller names a key.
-            self.micro_batch(ids(batch) if callable(ids) else batch[ids], epoch=epoch)  # type: ignore[index]
+        for batch, found in sampled(loader, ids):
+            self.micro_batch(found, epoch=epoch)
             yield batch
 
     def micro_batch(
@@ -152,13 +152,20 @@ class Recorder(Probe):
 
     def step(
         self,
-        loss_sum: float | None,
-        targets: int,
+        loss_sum: float | None = None,
+        targets: int | None = None,
         printed_loss: float | None = None,
         loss_scale: float | None = None,
-        skipped: bool = False,
+        skipped: bool | None = None,
         micro_losses: Iterable[float] = (),
+        *,
+        loss: float | None = None,
     ) -> None:
+        if loss is not None and loss_sum is None:
+            # Counted in samples: all have as many targets, says the caller.
+            count = sum(len(batch.ids) for batch in self._batches) or 1
+            loss_sum, targets = float(loss) * count, count
+            printed_loss = loss if printed_loss is None else printed_loss
         seconds = time.perf_counter() - self._started
         self._forward_done()
         if self._record.tensors_at(self._step):
@@ -173,7 +180,7 @@ class Recorder(Probe):
             micro_batches=[list(batch.ids) for batch in self._batches],
             tokens=list(last.tokens) if last is not None and last.tokens is not None else None,
             loss_sum=None if loss_sum is None else float(loss_sum),
-            targets=int(targets),
+            targets=int(targets or 0),
             printed_loss=None if printed_loss is None else float(printed_loss),
             micro_losses=[float(loss) for loss in micro_losses],
             learning_rates=self._rates or self._learning_rates(),
@@ -182,6 +189,7 @@ class Recorder(Probe):
             skipped=bool(skipped),
             rng=self._rng,
             seconds=seconds,
+            **self._told(),
         )
         if self._step == self._first:
             self._write_evidence()
@@ -194,6 +202,10 @@ class Recorder(Probe):
         if not self._record.routing_at(self._step - self._first):
             self._routing.remove()
         self._start_step()
+
+    def _told(self) -> dict[str, Any]:
+        """Further fields of the step event."""
+        return {}
 
     def saved(self, *, epoch: int, batch: int, loss_scale: float | None = None) -> None:
         last = self._step - 1

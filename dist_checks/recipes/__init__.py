@@ -6,6 +6,7 @@ import importlib
 from collections.abc import Mapping
 from typing import Any
 
+from dist_checks.recipes.adapting import adapted, check
 from dist_checks.recipes.base import IGNORE, Attend, Batch, Recipe
 from dist_checks.recipes.settings import TrainSettings, build_optimizer
 
@@ -21,7 +22,7 @@ def load(name: str, options: Mapping[str, Any] | None = None) -> Recipe:
     """
     found = _find(name)
     try:
-        return found(**(options or {}))
+        return check(found(**(options or {})))
     except TypeError as error:
         raise ValueError(f"options {dict(options or {})!r} do not fit recipe {name!r}: {error}") from error
 
@@ -37,6 +38,9 @@ def _find(name: str) -> type[Recipe]:
         found = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
         raise ValueError(f"recipe {name!r} cannot be imported: {error}") from error
-    if not (isinstance(found, type) and issubclass(found, Recipe)):
-        raise ValueError(f"recipe {name!r} must be a class derived from dist_checks.recipes.Recipe, not {found!r}")
-    return found
+    if not isinstance(found, type):
+        raise ValueError(f"recipe {name!r} must be a class, not {found!r}")
+    try:
+        return adapted(found)
+    except ValueError as error:
+        raise ValueError(f"recipe {name!r}: {error}") from None

@@ -14,6 +14,7 @@ from torch.distributed.tensor import DTensor
 from dist_checks.recipes.settings import TrainSettings, build_optimizer
 
 if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor.parallel import ParallelStyle
 
 IGNORE = -100
@@ -29,9 +30,9 @@ class Batch:
     """Some samples, stacked."""
 
     inputs: Tensor
-    """int64 of shape (samples, length)."""
+    """A row for each sample; int64 of shape (samples, length) where they are tokens."""
     targets: Tensor
-    """int64 of the same shape, IGNORE where there is no target."""
+    """A row for each sample, or a number; of tokens, of the shape of inputs. IGNORE where there is no target."""
     tokens: tuple[int, int, int] | None = None
     """(start, stop, total): which tokens of each sample these are; None for all of them."""
 
@@ -43,7 +44,7 @@ class Batch:
     @property
     def counts(self) -> Tensor:
         """Number of targets of each sample, (samples,)."""
-        return (self.targets != IGNORE).sum(1)
+        return (self.targets != IGNORE).flatten(1).sum(1) if self.targets.dim() > 1 else (self.targets != IGNORE).long()
 
     def to(self, device: torch.device) -> Batch:
         return Batch(self.inputs.to(device), self.targets.to(device), self.tokens)
@@ -138,6 +139,14 @@ class Recipe(ABC):
         to be ``attend``, which sees the tokens of the other parts. A recipe without this method has no cp axis."""
         raise ValueError(f"recipe {self.name} has no split_sequence")
 
+    own_axes: frozenset[str] = frozenset()
+    """The axes that :meth:`apply` applies."""
+
+    def apply(self, axis: str, model: nn.Module, mesh: DeviceMesh | None) -> nn.Module:
+        """On every rank, in the place of the harness: the model with one of :attr:`own_axes` applied, changed in place
+        or wrapped. ``mesh`` is that of the axis; None where it takes no ranks. Called where the axis is on."""
+        raise NotImplementedError(f"recipe {self.name} does not apply {axis}")
+
     def lacking(self) -> dict[str, str]:
         """The axes that the recipe has no seam for, each with what it needs: the plan refuses them by these words."""
         out = {}
@@ -149,7 +158,7 @@ class Recipe(ABC):
             out["ep"] = f"needs a recipe with experts; {self.name} has none"
         if self.most_stages == 1:
             out["pp"] = f"needs a recipe that can be cut into stages; {self.name} cannot"
-        return out
+        return {axis: reason for axis, reason in out.items() if axis not in self.own_axes}
 
     def divisors(self) -> dict[str, dict[str, int]]:
         """``{"tp": {"heads": 4}, "sp": {"sequence length": 32}}``: what the degree must divide, under tp, sp, cp and

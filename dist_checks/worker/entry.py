@@ -143,13 +143,13 @@ def describe(payload: Mapping[str, Any]) -> None:
         from dist_checks.worker import faults
 
         faults.find(payload["fault"])
-    description = _of_recipe(load(payload["recipe"], payload.get("options"))) | {
+    description = _described(payload) | {
         "missing": {axis: reason for axis, reason in ((Axis.COMPILE.value, compile.missing()),) if reason},
         "frameworks": [name for name in FRAMEWORKS if importlib.util.find_spec(name) is not None],
         "accelerators": torch.accelerator.device_count() if torch.accelerator.is_available() else 0,
         "custom": {},
     }
-    for name, options in payload.get("custom", {}).items():
+    for name, options in payload.get("custom", {}).items() if "recipe" in payload else ():
         try:
             description["custom"][name] = _of_recipe(load(payload["recipe"], options))
         except ValueError as error:
@@ -157,6 +157,12 @@ def describe(payload: Mapping[str, Any]) -> None:
     folder = Path(payload["folder"])
     folder.mkdir(parents=True, exist_ok=True)
     (folder / DESCRIPTION).write_text(json.dumps(description, indent=1) + "\n")
+
+
+def _described(payload: Mapping[str, Any]) -> dict[str, Any]:
+    if "command" in payload:  # what it trains is not known before it does
+        return {"name": payload["command"]["name"], "command": payload["command"]}
+    return _of_recipe(load(payload["recipe"], payload.get("options")))
 
 
 def _of_recipe(recipe: Recipe) -> dict[str, Any]:

@@ -163,8 +163,11 @@ def test_a_value_that_cannot_run_alone_is_an_error(axes: dict[str, Any], devices
 
 def test_an_axis_that_the_recipe_has_no_seam_for() -> None:
     facts = Facts.from_json({"lacking": {"cp": "needs a recipe with split_sequence; mine has none"}})
-    with pytest.raises(ConfigError, match=r"axes.cp\[0\]: cp needs a recipe with split_sequence; mine has none"):
-        make(parse({"axes": {"cp": 2}}), facts, 8)
+    made = make(parse({"axes": {"cp": 2, "tp": 2}}), facts, 8)
+    assert "tp2" in ids(made)
+    assert not any("cp2" in rung.id for rung in made.rungs)
+    reasons = {skip.name: skip.reason for skip in made.skipped}
+    assert reasons["cp2"] == reasons["cp2+tp2"] == "cp needs a recipe with split_sequence; mine has none"
 
 
 def test_parts_that_two_axes_cut_one_after_the_other() -> None:

@@ -20,6 +20,9 @@ def check(view: RungView) -> Iterator[Finding]:
     if view.rung.reference is not None or view.rung.twin_of is not None:
         yield writer.skipped("the single tells whether the recipe is additive")
         return
+    if view.own_loop:
+        yield writer.skipped("a script's loop computes no gradients of single samples: a recipe would")
+        return
     shares, gradients = view.own.full(Kind.SAMPLE_GRADIENT), view.own.full(Kind.GRADIENT)
     if not len(shares) or not len(gradients):
         yield writer.unseen("the gradients of single samples were not recorded")

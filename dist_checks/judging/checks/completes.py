@@ -7,9 +7,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dist_checks.judging.calls import read_calls
+from dist_checks.judging.losses import losses
 from dist_checks.judging.reading import rank_list
 from dist_checks.judging.verdict import Finding
 from dist_checks.judging.view import RungView, Writer
+from dist_checks.trace import Kind
 
 ENDED_WRONG = {"failed": "failed", "timed_out": "did not end in time"}
 DISK = r"\bNotWritten: |OSError: \[Errno (28|30|122)\]"  # full, read-only, over quota
@@ -51,7 +53,9 @@ def check(view: RungView) -> Iterator[Finding]:
         )
     elif trace.cut:
         yield writer.unseen(f"the job is done, but its trace is not whole: {trace.cut}")
-    elif last + 1 < steps:
+    elif view.log_only and not losses(view.own) and not len(view.own.full(Kind.WEIGHT)):
+        yield writer.unseen("it came to its end, and told and saved nothing that could be compared")
+    elif last + 1 < steps and not view.log_only:
         yield writer.failed(
             f"all ranks ended well after {last + 1} of {steps} steps", step=last + 1, observed=last + 1, allowed=steps
         )

@@ -17,6 +17,9 @@ def check(view: RungView) -> Iterator[Finding]:
     if refused := writer.incomparable():
         yield refused
         return
+    if view.own_loop:
+        yield writer.skipped("a script's loop computes no gradients of single samples: a recipe would")
+        return
     try:
         found = weigh(view)
     except NotSeen as why:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -23,7 +24,8 @@ def check(view: RungView) -> Iterator[Finding]:
     assert view.yard is not None
     blocks = [str(name) for name in view.yard.trace.header.get("blocks") or ()]
     if not blocks:
-        yield writer.skipped("the recipe names no blocks")
+        nothing = "no list of blocks was found in the model" if view.own_loop else "the recipe names no blocks"
+        yield writer.skipped(nothing)
         return
     place = {name: at for at, name in enumerate(blocks)}
     outputs = _ordered(view.compare(Kind.OUTPUT), place, 1)
@@ -35,9 +37,16 @@ def check(view: RungView) -> Iterator[Finding]:
         )
     else:
         told += findings(writer, Kind.OUTPUT_GRADIENT, gradients, explained=False)
+    if view.own_loop:
+        told = [replace(finding, status=Status.SKIP) if _unrecorded(finding) else finding for finding in told]
     failing = [finding for finding in told if finding.status is Status.FAIL]
     # Both at one step: the output was computed first.
     yield from sorted(failing, key=lambda finding: finding.step or 0)[:1] or told
+
+
+def _unrecorded(finding: Finding) -> bool:
+    """A script's blocks may be cut in ways that nobody has told."""
+    return finding.status is Status.INCONCLUSIVE and finding.blames is None
 
 
 def _only_weighted(view: RungView, found: Comparison) -> bool:

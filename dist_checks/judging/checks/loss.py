@@ -8,6 +8,7 @@ import numpy as np
 
 from dist_checks.judging.factors import in_numbers
 from dist_checks.judging.losses import Loss, losses
+from dist_checks.judging.own import ATTACH, STEP, add
 from dist_checks.judging.tolerance import EPS, Rule, within
 from dist_checks.judging.verdict import Finding
 from dist_checks.judging.view import RungView, Writer
@@ -20,6 +21,11 @@ def check(view: RungView) -> Iterator[Finding]:
     """The sum over data ranks of losses and of targets; a rank alone has the loss of its own samples, rightly."""
     writer = view.writer("loss")
     mine = losses(view.own)
+    if not mine and view.own_loop and (view.trace.steps or view.log_only):
+        asked = str((view.recipe.get("command") or {}).get("loss") or "")
+        nothing = f"nothing that it prints fits command.loss ({asked})" if asked else "the script said no loss"
+        yield writer.skipped(f"{nothing}: {add(ATTACH, STEP) if view.log_only else add(STEP)}")
+        return
     if not mine:
         yield writer.unseen(f"no step was recorded by all ranks: {view.trace.cut}")
         return
@@ -63,6 +69,8 @@ def _compared(view: RungView, writer: Writer, mine: dict[int, Loss]) -> Finding 
         observed, allowed = distance(view, a, b, single.get(step))
         if not within(observed, allowed):
             words = in_numbers(view, step, a.mean / b.mean, allowed) if b.mean else ""
+            if view.log_only:
+                words += "; " * bool(words) + "is what it prints that of all ranks and micro-batches?"
             return writer.failed(
                 f"loss {a.mean:.6g} at step {step}, {view.yard.rung.id} has {b.mean:.6g}: {observed:.1e} off, "
                 f"{allowed:.1e} allowed" + (f"; {words}" if words else ""),
@@ -84,6 +92,7 @@ def distance(view: RungView, mine: Loss, yard: Loss, single: Loss | None) -> tup
     allowed = view.tolerance.allowed(norm, norm, spread, np.array([mine.step]))
     # One number cannot be nearer than its own rounding: a rank sums hundreds of targets up, in float32 at the least.
     allowed = allowed + SUMMING * EPS["float64" if view.rung.exact else "float32"] * norm
+    allowed = allowed + mine.resolution + yard.resolution
     return abs(mine.mean - yard.mean) / float(norm[0]), float((allowed / norm)[0])
 
 

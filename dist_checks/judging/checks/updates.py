@@ -31,6 +31,9 @@ def check(view: RungView) -> Iterator[Finding]:
     """Weights move at all (an optimizer that was made before the model was wrapped moves none: huggingface/
     accelerate#3256); SGD's steps are those of its formula; any other optimizer's are those of the reference."""
     writer = view.writer("updates")
+    if view.log_only:
+        yield from _saved(view, writer)
+        return
     mine = moves(view.own)
     if not len(mine):
         yield writer.unseen(
@@ -48,6 +51,28 @@ def check(view: RungView) -> Iterator[Finding]:
         told += findings(writer, Kind.WEIGHT, _compared(view, mine), explained=False, noun="update")
     failing = [finding for finding in told if finding.status is Status.FAIL]
     yield from sorted(failing, key=lambda finding: finding.step or 0)[:1] or told
+
+
+def _saved(view: RungView, writer: Writer) -> Iterator[Finding]:
+    """Of a script that is seen from the outside: the weights that it has saved, against those of the single."""
+    weights = view.own.full(Kind.WEIGHT)
+    if not len(weights):
+        said = [row.get("reason") for rank in view.trace.ranks for row in rank.evidence.get("unrecorded") or ()]
+        yield writer.skipped(f"no weights were saved: {said[0] if said else 'name them by command.checkpoint'}")
+        return
+    if view.is_truth:
+        yield writer.skipped(view.no_yard)
+        return
+    step = int(weights.step.max())
+    theirs = view.yard.full(Kind.WEIGHT) if view.yard is not None else weights
+    if view.yard is None or not len(theirs):
+        yield writer.unseen(f"{view.rung.reference or view.rung.truth} saved no weights")
+    elif not view.tolerance.judges(step):
+        yield writer.skipped(f"after {step + 1} steps rounding has grown too much to tell: run fewer")
+    else:
+        single = view.reference.full(Kind.WEIGHT) if view.reference is not None else None
+        found = compare(weights, theirs, view.tolerance, single=single, steps=None)
+        yield from findings(writer, Kind.WEIGHT, found, explained=False, noun="saved weight")
 
 
 def _compared(view: RungView, mine: Full) -> Comparison:

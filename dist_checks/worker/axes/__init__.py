@@ -6,6 +6,7 @@ from typing import Protocol
 
 from torch import nn
 
+from dist_checks.axes import SPEC, Axis
 from dist_checks.recipes.base import Recipe
 from dist_checks.worker.axes import (
     accum,
@@ -49,6 +50,16 @@ ORDER: tuple[AxisModule, ...] = (
 def apply_all(model: nn.Module, recipe: Recipe, world: World) -> nn.Module:
     """On every rank: ``model`` on the rank's device, with every axis of the rung applied."""
     model = model.to(world.device)
-    for axis in ORDER:
-        model = axis.apply(model, recipe, world)
+    for module in ORDER:
+        axis = _axis(module)
+        if axis in recipe.own_axes and axis in world.rung.setting:
+            mesh = world.submesh(Axis(axis)) if SPEC[Axis(axis)].devices else None
+            model = recipe.apply(axis, model, mesh)
+        else:
+            model = module.apply(model, recipe, world)
     return model
+
+
+def _axis(module: AxisModule) -> str:
+    """What a file of this folder is called after."""
+    return str(getattr(module, "__name__", "")).rpartition(".")[2]

@@ -1,0 +1,279 @@
+"""The probe in a loop of the user's own: what the loop leaves unsaid is seen by hooks.
+
+Sample ids: those of ``probe.watch``, else a hash of what the model is called with. Gradients: at ``probe.gradients``,
+else where ``clip_grad_norm_`` computes their norm, else as the optimizer gets them. Blocks: the longest list of modules
+of one class. A step that no optimizer has taken was skipped by the loss scaler.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from dist_checks.axes import Axis, Layout, Setting
+from dist_checks.probe.clipping import Clipping
+from dist_checks.probe.holding import Holding, holding_of
+from dist_checks.probe.names import plain_names
+from dist_checks.probe.placed import PlacedHolding, Sharded, declared
+from dist_checks.probe.probe import FOLDER, Probe
+from dist_checks.probe.record import Record
+from dist_checks.probe.recorder import Recorder
+from dist_checks.probe.sample_ids import sampled
+
+T = TypeVar("T")
+
+RUNG = "DIST_CHECKS_RUNG"
+"""Environment variable: what the harness says of the rung, as JSON."""
+
+SAID, CLIPPED, STEPPED = "probe.gradients()", "clip_grad_norm_", "optimizer.step()"
+"""The moments at which gradients are seen."""
+
+SPLIT = (Axis.PP, Axis.CP, Axis.TP, Axis.SP)
+"""Axes under which the output of a block may be of some of a sample's tokens only, or be run for another stage."""
+
+
+def attach(
+    model: nn.Module,
+    optimizer: Optimizer | Sequence[Optimizer],
+    *,
+    rank: int | None = None,
+    header: Mapping[str, Any] | None = None,
+    blocks: Mapping[str, nn.Module] | None = None,
+    record: Record | None = None,
+    tied: Mapping[str, str] | None = None,
+    holding: Holding | None = None,
+    extents: Mapping[str, Sharded] | None = None,
+) -> Probe:
+    """On every rank: a probe that writes to $DIST_CHECKS_TRACE until the program ends. See :meth:`Probe.attach`."""
+    global _attached
+    if _attached is not None:
+        warnings.warn("Probe.attach was called again: the first model is recorded, this one is not", stacklevel=3)
+        return Probe()
+    place = Path(os.environ[FOLDER])
+    told = json.loads(os.environ.get(RUNG, "{}"))
+    rung = told.get("rung") or {}
+    setting = Setting(rung.get("setting"))
+    rank = int(os.environ.get("RANK", "0")) if rank is None else rank
+    layout = Layout(setting)
+    about = {
+        "rung": rung.get("id", place.name),
+        "world_size": int(os.environ.get("WORLD_SIZE", "1")),
+        "options": told.get("options") or {},
+        "coordinates": {axis.value: at for axis, at in layout.coordinates(rank).items()} if rung else {},
+        **(header or {}),
+    }
+    # DeepSpeed's own is no torch Optimizer; its engine has it anyway.
+    given = tuple(optimizer) if isinstance(optimizer, list | tuple) else (optimizer,)
+    tp = layout.coordinates(rank)[Axis.TP], setting.degree(Axis.TP)
+    if holding is None and (extents or declared(model, tp)):
+        holding = PlacedHolding(model, given, extents or {}, tp)
+    if blocks is None:
+        blocks = {} if set(SPLIT) & set(setting) else blocks_of(model)
+    if record is None:
+        narrowing = rung.get("role") == "single" and rung.get("precision") == "fp64" and Axis.COMPILE not in setting
+        record = Record(narrowing=narrowing, env=tuple(told.get("env") or ()))
+    _attached = OwnLoop(
+        model,
+        given,
+        folder=place,
+        rank=rank,
+        header=about,
+        blocks=blocks,
+        record=record,
+        tied=tied or {},
+        holding=holding or holding_of(model, given),
+        hashes=not {Axis.PP, Axis.CP} & set(setting),
+    )
+    atexit.register(_attached.close_at_exit)
+    return _attached
+
+
+_attached: OwnLoop | None = None
+
+
+def finish() -> None:
+    """The script has come to its end."""
+    if _attached is not None:
+        _attached.close()
+
+
+def blocks_of(model: nn.Module) -> dict[str, nn.Module]:
+    """The list of at least two modules of one class that holds the most parameters, by plain name."""
+    found: dict[str, nn.Module] = {}
+    most = 0
+    for name, module in model.named_modules():
+        children = list(module.named_children())
+        if not isinstance(module, nn.ModuleList | nn.ModuleDict) or len({type(child) for _, child in children}) != 1:
+            continue
+        size = sum(parameter.numel() for parameter in module.parameters())
+        if len(children) > 1 and size > most:
+            names = plain_names(f"{name}.{child}" for child, _ in children)
+            found, most = dict(zip(names.values(), (child for _, child in children), strict=True)), size
+    return found
+
+
+class OwnLoop(Recorder):
+    """On every rank, in a loop that is not ours."""
+
+    def __init__(self, model: nn.Module, optimizer: Sequence[Optimizer], *, hashes: bool, **rest: Any) -> None:
+        self._hashes = hashes
+        self._pending: deque[tuple[tuple[int, ...], int]] = deque()
+        self._source = ""
+        self._losses: list[tuple[float | None, int]] = []
+        self.after_engine: Callable[[], None] | None = None
+        self._loss_from: str | None = None
+        super().__init__(model, optimizer, **rest)
+        self._handles.append(model.register_forward_pre_hook(self._before_forward, with_kwargs=True))
+        self._clipping = Clipping(model.parameters(), self._at_clipping, self._clipped)
+        self._engine = _Engine(model, self._at_engine_step, self._after_engine_step)
+
+    def _start_step(self) -> None:
+        super()._start_step()
+        self._moment = ""
+        self._stepped = False
+
+    # Samples
+
+    def watch(self, loader: Iterable[T], ids: str | Callable[[T], Iterable[int]] | None = None) -> Iterator[T]:
+        epoch, self._epochs = self._epochs, self._epochs + 1
+        self._source = "given" if ids is not None else "sampler"
+        for batch, found in sampled(loader, ids):
+            # A loop may fetch its next batch before the step is over: this one is read when the model is called.
+            self._pending.append((tuple(int(i) for i in found), epoch))
+            yield batch
+
+    def micro_batch(self, ids: Iterable[int], *args: Any, **kwargs: Any) -> None:
+        self._source = self._source or "given"
+        super().micro_batch(ids, *args, **kwargs)
+
+    def _before_forward(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        if not (module.training and torch.is_grad_enabled()):
+            return
+        if self._pending:
+            ids, epoch = self._pending.popleft()
+            super().micro_batch(ids, epoch=epoch)
+        elif self._source in ("", "inputs") and self._hashes:
+            from dist_checks.probe.sample_ids import hashed
+
+            if found := hashed([args, kwargs]):
+                self._source = "inputs"
+                super().micro_batch(found)
+
+    # Gradients
+
+    def gradients(self, loss_scale: float = 1.0) -> None:
+        self._see_gradients(SAID, loss_scale)
+
+    def _see_gradients(self, moment: str, loss_scale: float = 1.0) -> None:
+        if not self._moment:
+            self._moment = moment
+            super().gradients(loss_scale)
+
+    def _at_clipping(self) -> None:
+        self._see_gradients(CLIPPED)
+
+    def _clipped(self, norm: float | None, limit: float) -> None:
+        if norm is not None:
+            self._norm = {"norm_used": norm, "norm_printed": None, "clip": limit}
+
+    def _after_engine_step(self, norm: float | None, limit: float) -> None:
+        if norm is not None and self._moment:
+            self._norm = {"norm_used": norm, "norm_printed": norm, "clip": limit or None}
+        if self.after_engine is not None:
+            self.after_engine()
+
+    def _at_engine_step(self) -> None:
+        self._see_gradients("engine.step()")
+
+    def _before_optimizer(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        self._stepped = True
+        self._see_gradients(STEPPED, self._held.applied_scale(optimizer))
+        super()._before_optimizer(optimizer, args, kwargs)
+
+    # Steps
+
+    def step(
+        self,
+        loss_sum: float | None = None,
+        targets: int | None = None,
+        printed_loss: float | None = None,
+        loss_scale: float | None = None,
+        skipped: bool | None = None,
+        micro_losses: Iterable[float] = (),
+        *,
+        loss: float | None = None,
+    ) -> None:
+        while self._pending and not self._batches:  # the model that is called is not the one that was given
+            ids, epoch = self._pending.popleft()
+            super().micro_batch(ids, epoch=epoch)
+        if loss_sum is not None or loss is not None:
+            self._losses.append((loss_sum, targets or 0) if loss_sum is not None else (loss, 0))
+        if not self._engine.at_boundary():  # DeepSpeed's loops come by here after each micro-batch
+            return
+        if len(self._losses) > 1:
+            total = sum(float(value or 0.0) for value, _ in self._losses)
+            if loss_sum is not None:
+                loss_sum, targets = total, sum(count for _, count in self._losses)
+            else:
+                loss = total / len(self._losses)
+        self._losses.clear()
+        skipped = not self._stepped if skipped is None else skipped
+        super().step(loss_sum, targets, printed_loss, loss_scale, skipped, micro_losses, loss=loss)
+
+    def step_seen(self, loss: float | None) -> None:
+        """Of a script that says nothing: its optimizer has stepped, and backward was called on ``loss`` in all."""
+        self._loss_from = "backward"
+        super().step(loss, 1, skipped=False)
+
+    def _told(self) -> dict[str, Any]:
+        told = {"ids_from": self._source, "gradients_at": self._moment, "loss_from": self._loss_from}
+        return {key: value for key, value in told.items() if value}
+
+    def _detach(self) -> None:
+        super()._detach()
+        self._clipping.stop()
+        self._engine.stop()
+
+
+class _Engine:
+    """Of a DeepSpeed engine: its step, which clips and steps where enough micro-batches have been added up."""
+
+    def __init__(self, model: Any, before: Callable[[], None], after: Callable[[float | None, float], None]) -> None:
+        self._model = model if hasattr(model, "is_gradient_accumulation_boundary") else None
+        if self._model is None:
+            return
+        self._steps = int(model.global_steps)
+        original = model.step
+
+        def step(*args: Any, **kwargs: Any) -> Any:
+            last = model.is_gradient_accumulation_boundary()
+            if last:
+                before()
+            out = original(*args, **kwargs)
+            if last:
+                norm = model.get_global_grad_norm()
+                after(None if norm is None else float(norm), float(model.gradient_clipping()))
+            return out
+
+        model.step = step
+
+    def at_boundary(self) -> bool:
+        """Whether the engine has stepped since the last call; true where there is no engine."""
+        if self._model is None:
+            return True
+        before, self._steps = self._steps, int(self._model.global_steps)
+        return self._steps != before
+
+    def stop(self) -> None:
+        if self._model is not None:
+            self._model.__dict__.pop("step", None)
