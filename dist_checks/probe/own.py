@@ -132,6 +132,7 @@ class OwnLoop(Recorder):
         self._losses: list[tuple[float | None, int]] = []
         self.after_engine: Callable[[], None] | None = None
         self._loss_from: str | None = None
+        self._model = model  # to the end: a script that frees DDP may hang, see tests/upstream/test_freed_group.py
         super().__init__(model, optimizer, **rest)
         self._handles.append(model.register_forward_pre_hook(self._before_forward, with_kwargs=True))
         self._clipping = Clipping(model.parameters(), self._at_clipping, self._clipped)

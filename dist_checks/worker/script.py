@@ -7,10 +7,12 @@ import os
 import runpy
 import sys
 from collections.abc import Mapping
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed.distributed_c10d as c10d
 
 from dist_checks.probe import outside, own
 from dist_checks.probe.probe import FOLDER
@@ -24,6 +26,7 @@ def main(payload: Mapping[str, Any]) -> None:
     sys.path.insert(0, str(Path(argv[0]).absolute().parent))
     if not torch.accelerator.is_available():
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    keep_groups()
     about = {}
     if payload["see"] == "hooks":
         from dist_checks.probe.unchanged import watch_optimizers
@@ -44,3 +47,19 @@ def main(payload: Mapping[str, Any]) -> None:
         output = (folder / f"rank-{rank:05d}.log").read_text(errors="replace").splitlines()
         outside.write(folder, rank, about, output)
     own.finish()  # exit handlers of a forked rank do not run: they are the server's
+
+
+def keep_groups() -> None:
+    """Process groups are shut down, but stay in memory: the rank ends anyway.
+
+    A script that destroys them and then frees its DDP may hang, see tests/upstream/test_freed_group.py.
+    """
+    original = c10d.destroy_process_group
+    kept: list[object] = []
+
+    @wraps(original)
+    def destroy(*args: Any, **kwargs: Any) -> None:
+        kept.extend(c10d._world.pg_map)
+        original(*args, **kwargs)
+
+    c10d.destroy_process_group = torch.distributed.destroy_process_group = destroy

@@ -163,7 +163,12 @@ def test_dropout_is_off_unless_asked_for() -> None:
         ("gtp", {}, r"recipe takes a built-in name \(gpt, moe\) or 'package.module:Class', not 'gtp'"),
         ("no_such_package.train:Recipe", {}, "recipe 'no_such_package.train:Recipe' cannot be imported: No module"),
         ("math:Recipe", {}, "recipe 'math:Recipe' cannot be imported: module 'math' has no attribute"),
-        ("math:sqrt", {}, "recipe 'math:sqrt' must be a class derived from dist_checks.recipes.Recipe"),
+        ("math:sqrt", {}, "recipe 'math:sqrt' must be a class, not <built-in function sqrt>"),
+        (
+            "fractions:Fraction",
+            {},
+            "recipe 'fractions:Fraction': a recipe needs the methods model, collate, loss; Fraction has no model",
+        ),
         (
             "gpt",
             {"depth": 3},
