@@ -124,13 +124,20 @@ def refusal(axes: dict[str, Any], **facts: Any) -> str:
     return str(refused.value)
 
 
-def test_what_a_recipe_refuses_is_refused_by_the_plan() -> None:
-    assert refusal({"ep": 2}, lacking=load("gpt").lacking()) == (
-        "axes.ep[0]: ep needs a recipe with experts; gpt has none"
-    )
-    assert refusal({"cp": 2}, lacking=load("moe").lacking()) == (
-        "axes.cp[0]: cp needs a recipe whose loss is one over tokens; moe balances whole sequences"
-    )
+@pytest.mark.parametrize(
+    ("recipe", "axis", "reason"),
+    [
+        ("gpt", "ep", "ep needs a recipe with experts; gpt has none"),
+        ("moe", "cp", "cp needs a recipe whose loss is one over tokens; moe balances whole sequences"),
+    ],
+)
+def test_what_a_recipe_refuses_is_skipped_by_the_plan(recipe: str, axis: str, reason: str) -> None:
+    made = make(parse({"axes": {axis: 2}}), Facts.from_json({"lacking": load(recipe).lacking()}), 8)
+    assert reason in {skip.reason for skip in made.skipped}
+    assert {rung.setting.to_json().get(axis) for rung in made.rungs} == {None}
+
+
+def test_a_degree_that_divides_nothing_is_refused_by_the_plan() -> None:
     assert refusal({"ep": 3}, divisors={"ep": {"experts": 4}}) == (
         "axes.ep[0]: ep degree (3) must divide the recipe's experts (4)"
     )
