@@ -52,6 +52,7 @@ SlurmOptions = Annotated[
 RayOptions = Annotated[
     list[str] | None, typer.Option("--ray", metavar="KEY=VALUE", help="as in [launch.ray]: --ray address=auto")
 ]
+Address = Annotated[str, typer.Option("--address", help="of a Ray cluster: as --ray address=...")]
 Nodelist = Annotated[str, typer.Option("--nodelist", help="use only these nodes of a cluster: n1,n[3-4]")]
 Strict = Annotated[bool, typer.Option("--strict", help="exit with 1, not 3, where something could not be observed")]
 Json = Annotated[bool, typer.Option("--json", help="print report.json instead of the summary")]
@@ -129,6 +130,7 @@ def run(
     steps: Steps = None,
     slurm: SlurmOptions = None,
     ray: RayOptions = None,
+    address: Address = "",
     nodelist: Nodelist = "",
     most: Annotated[
         float | None, typer.Option("--max-device-hours", help="refuse a plan that is estimated to need more")
@@ -143,12 +145,26 @@ def run(
 ) -> None:
     """Run the ladder, judge it, write the report."""
     if resume:
-        if matrix or preset or select or failed or out or steps or launcher or slurm or ray or detach or most:
+        if (
+            matrix
+            or preset
+            or select
+            or failed
+            or out
+            or steps
+            or launcher
+            or slurm
+            or ray
+            or address
+            or detach
+            or most
+        ):
             raise ConfigError("--resume takes the matrix and all choices of the run itself: give --fault at most")
         outcome = resuming.resume(resume, fault=fault or None, show=terminal.progress)
         _print(outcome.report, resume, as_json)
         raise typer.Exit(outcome.exit_code(strict=strict))
     chosen, text, given = _matrix(matrix, preset, steps)
+    ray = [*(ray or ()), f"address={address}"] if address else ray
     placed = _placed(chosen, launcher, slurm, ray, nodelist)
     if most is not None:
         placed = replace(placed, launch=replace(placed.launch, max_device_hours=most))

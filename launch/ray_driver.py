@@ -14,6 +14,7 @@ lines on standard input, each is answered by one line on standard output:
 from __future__ import annotations
 
 import os
+import socket
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -29,6 +30,7 @@ from launch.wire import Message, Wire
 
 HERE = "local"  # as ray.init calls a cluster of its own
 TRIES = 3  # Ray gives its own processes 30 seconds to start, which a busy machine may not have
+KNOCK = 10.0  # seconds to reach the address of a cluster
 LOOK = 5.0  # seconds between two looks at which nodes there are, while waiting for room
 STORE = 100 << 20  # bytes of its object store: nothing is put there
 
@@ -169,6 +171,8 @@ def connect(address: str, cpus: int | None) -> None:
         os.environ.setdefault("RAY_AUTH_MODE", "disabled")
         cores = max(cpus or 1, len(os.sched_getaffinity(0)))
         quiet |= {"include_dashboard": False, "object_store_memory": STORE, "num_cpus": cores}
+    else:
+        _knock(address)
     for left in reversed(range(TRIES if address == HERE else 1)):
         try:
             ray.init(address=address, **quiet)
@@ -177,6 +181,16 @@ def connect(address: str, cpus: int | None) -> None:
             ray.shutdown()
             if not left:
                 raise ConnectionError(f"no Ray cluster at {address!r}: {' '.join(str(error).split())}") from None
+
+
+def _knock(address: str) -> None:
+    """Whether anybody listens there. Ray itself would try for a quarter of an hour."""
+    host, _, port = address.rpartition(":")
+    if host and port.isdecimal() and "/" not in host:
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=KNOCK).close()
+        except OSError as error:
+            raise ConnectionError(f"no Ray cluster at {address!r}: {error.strerror or error}") from None
 
 
 def _post() -> type:

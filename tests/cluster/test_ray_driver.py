@@ -11,6 +11,7 @@ if parts.missing("ray"):
     pytest.skip(parts.missing("ray"), allow_module_level=True)
 
 from launch import ray_driver  # not where Ray is not installed
+from launch.process import free_port
 
 
 @pytest.fixture
@@ -25,6 +26,7 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(ray_driver.ray, "init", init)
     monkeypatch.setattr(ray_driver.ray, "shutdown", lambda: None)
+    monkeypatch.setattr(ray_driver, "_knock", lambda address: None)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     return asked
 
@@ -38,6 +40,12 @@ def test_a_cluster_that_is_not_there_is_told_at_once(tried: list[str]) -> None:
     with pytest.raises(ConnectionError, match=r"no Ray cluster at .*: The current node timed out during startup"):
         ray_driver.connect("10.0.0.1:6379", None)
     assert len(tried) == 1
+
+
+def test_nobody_listens_there() -> None:
+    port = free_port()
+    with pytest.raises(ConnectionError, match=rf"no Ray cluster at '127.0.0.1:{port}': Connection refused"):
+        ray_driver.connect(f"127.0.0.1:{port}", None)
 
 
 def test_what_ray_raises_is_an_answer(tried: list[str]) -> None:
