@@ -21,6 +21,8 @@ from launch.local import LocalLauncher
 PRELOAD = ("dist_checks.worker.entry",)
 PRELOAD_DEEPSPEED = "dist_checks.worker.warm_deepspeed"
 """Besides those, where zero 1 to 3 are on the ladder: every rank of them would take seconds."""
+PRELOAD_TRANSFORMERS = "dist_checks.worker.warm_transformers"
+"""Likewise, where the recipe huggingface is trained."""
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 """Rungs that run side by side see different devices."""
 RANKS_PER_CORE = 2
@@ -76,11 +78,14 @@ def open_launcher(matrix: Matrix, accelerators: int | None = None) -> Launcher:
 
 def preload(matrix: Matrix) -> tuple[str, ...]:
     """Modules that ranks of this matrix are going to need."""
+    found = set()
     for ladder in matrix.ladders.values():
         included = (setting.get(Axis.ZERO) for setting in ladder.included)
         if {*ladder.axes.get(Axis.ZERO, ()), *included} & set(ZERO_STAGES):
-            return (*PRELOAD, PRELOAD_DEEPSPEED)
-    return PRELOAD
+            found.add(PRELOAD_DEEPSPEED)
+        if ladder.recipe == "huggingface":
+            found.add(PRELOAD_TRANSFORMERS)
+    return (*PRELOAD, *sorted(found))
 
 
 def largest_world(matrix: Matrix, launcher: Launcher, accelerators: int) -> int:

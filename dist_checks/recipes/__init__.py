@@ -10,7 +10,11 @@ from dist_checks.recipes.adapting import adapted, check
 from dist_checks.recipes.base import IGNORE, Attend, Batch, Recipe
 from dist_checks.recipes.settings import TrainSettings, build_optimizer
 
-BUILT_IN = {"gpt": "dist_checks.recipes.gpt:GPTRecipe", "moe": "dist_checks.recipes.moe:MoERecipe"}
+BUILT_IN = {
+    "gpt": "dist_checks.recipes.gpt:GPTRecipe",
+    "moe": "dist_checks.recipes.moe:MoERecipe",
+    "huggingface": "dist_checks.recipes.huggingface:CausalLMRecipe",
+}
 
 __all__ = ["BUILT_IN", "IGNORE", "Attend", "Batch", "Recipe", "TrainSettings", "build_optimizer", "load"]
 

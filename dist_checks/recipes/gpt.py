@@ -159,13 +159,22 @@ class GPTStage(nn.Module):
         return x if self.norm is None or self.head is None else cast(Tensor, self.head(self.norm(x)))
 
 
+def blocks_of(blocks: int, index: int, count: int) -> range:
+    """Those of ``blocks`` that stage ``index`` of ``count`` has; see :meth:`GPTRecipe.stage`."""
+    alone = max(0, count - blocks)  # the head, then the embedding
+    place = index - (alone > 1)
+    cutting = count - alone
+    start, stop = (min(max(blocks * at // cutting, 0), blocks) for at in (place, place + 1))
+    return range(start, stop)
+
+
 class GPTRecipe(Recipe):
     """Next byte of a phrase of Python's manual. Sample ``i`` is phrase i; 7 to ``length`` targets each, or ``length``
     in all where they are not ``ragged``: then a mean of means is no mistake."""
 
     name = "gpt"
     classes = VOCABULARY
-    masks_alike = ("tp",)
+    masks_alike: tuple[str, ...] = ("tp",)
     """Only the residual stream is masked, and that is whole on every rank."""
 
     def __init__(
@@ -231,11 +240,7 @@ class GPTRecipe(Recipe):
         """The first stage has the embedding, the last one norm and head; blocks are spread evenly over all stages, or,
         where there are fewer blocks than stages, as many other parts get a stage of their own."""
         assert isinstance(model, GPT)
-        alone = max(0, count - self.layers)  # the head, then the embedding
-        place = index - (alone > 1)
-        cutting = count - alone
-        start, stop = (min(max(self.layers * at // cutting, 0), self.layers) for at in (place, place + 1))
-        return GPTStage(model, range(start, stop), first=index == 0, last=index == count - 1)
+        return GPTStage(model, blocks_of(self.layers, index, count), first=index == 0, last=index == count - 1)
 
     def tensor_parallel_plan(self, *, sequence_parallel: bool) -> dict[str, ParallelStyle]:
         """The residual stream is a plain tensor: whole on every rank, or with ``sequence_parallel`` one part of the

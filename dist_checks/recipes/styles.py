@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from functools import wraps
+from typing import Any
+
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor.parallel import ParallelStyle, SequenceParallel
+from torch.nn.utils.stateless import _reparametrize_module
+
+from dist_checks.recipes.base import local
 
 
 class ReplicatedNorm(SequenceParallel):
@@ -28,4 +34,21 @@ class ReplicatedParameters(ParallelStyle):
             # Each rank keeps its own copy: where they differ, that is to be seen, not to be mended by a broadcast.
             whole = DTensor.from_local(parameter.detach(), device_mesh, [Replicate()], run_check=False)
             module.register_parameter(name, nn.Parameter(whole))
+        return module
+
+
+class TakenWhole(ReplicatedParameters):
+    """The same for modules that know nothing of DTensors: during forward, their parameters are plain tensors."""
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        module = super()._apply(module, device_mesh)
+        original = module.forward
+
+        @wraps(original)
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            plain = {name: local(parameter) for name, parameter in module.named_parameters(recurse=False)}
+            with _reparametrize_module(module, plain):
+                return original(*args, **kwargs)
+
+        module.forward = forward
         return module
