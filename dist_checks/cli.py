@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from dist_checks import doctor as doctoring
-from dist_checks import resuming, session, site
+from dist_checks import following, resuming, session, site
 from dist_checks.command import HOOKS
 from dist_checks.diffs import diffs
 from dist_checks.judging.verdict import ExitCode
@@ -249,8 +249,14 @@ def judge(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="a run's folder")] = Path("runs/latest"),
     strict: Strict = False,
     as_json: Json = False,
+    follow: Annotated[bool, typer.Option("--follow", help="of a job's trace: look again, until the job ends")] = False,
+    interval: Annotated[float, typer.Option("--interval", metavar="SECONDS", help="between two looks")] = 10.0,
 ) -> None:
-    """Judge a stored run again, without torch, and write its report again."""
+    """Judge a stored run again, without torch, and write its report again; or the trace of a job in production."""
+    if follow or following.is_trace(folder):
+        seen = following.follow(folder, print, interval) if follow else following.once(folder)
+        print(json.dumps(seen.to_json(), indent=1) if as_json else seen.sentence)
+        raise typer.Exit(following.code(seen))
     if (job := settle(folder)) is not None and not job.over:
         print(f"{job.words}: judging what has ended by now", file=sys.stderr)
     outcome = session.Outcome(report=session.judge(folder), folder=folder)

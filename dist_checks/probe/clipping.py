@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 Before = Callable[[], None]
-After = Callable[[float | None, float], None]
-"""(norm, or None where no rank has it whole; limit)"""
+After = Callable[[Tensor, float], None]
+"""(norm, limit)"""
 
 
 class Clipping:
@@ -50,7 +50,7 @@ class Clipping:
         def clip(parameters: Any, max_norm: float, total_norm: Tensor, *args: Any, **kwargs: Any) -> Any:
             parameters = [parameters] if isinstance(parameters, Tensor) else list(parameters)
             if self._is_ours({id(p.grad) for p in parameters if p.grad is not None}):
-                self._after(whole(total_norm), float(max_norm))
+                self._after(total_norm, float(max_norm))
             return original(parameters, max_norm, total_norm, *args, **kwargs)
 
         return clip

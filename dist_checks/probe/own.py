@@ -17,23 +17,26 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from dist_checks.axes import Axis, Layout, Setting
-from dist_checks.probe.clipping import Clipping
+from dist_checks.probe.clipping import Clipping, whole
 from dist_checks.probe.holding import Holding, holding_of
 from dist_checks.probe.names import plain_names
 from dist_checks.probe.placed import PlacedHolding, Sharded, declared
 from dist_checks.probe.probe import FOLDER, Probe
 from dist_checks.probe.record import Record
 from dist_checks.probe.recorder import Recorder
-from dist_checks.probe.sample_ids import sampled
+from dist_checks.probe.sample_ids import overheard, sampled
 
 T = TypeVar("T")
 
 RUNG = "DIST_CHECKS_RUNG"
 """Environment variable: what the harness says of the rung, as JSON."""
+
+EVERY = "DIST_CHECKS_EVERY"
+"""Environment variable, in production: steps from one recorded step to the next. All others cost next to nothing."""
 
 SAID, CLIPPED, STEPPED = "probe.gradients()", "clip_grad_norm_", "optimizer.step()"
 """The moments at which gradients are seen."""
@@ -74,11 +77,15 @@ def attach(
     }
     # DeepSpeed's own is no torch Optimizer; its engine has it anyway.
     given = tuple(optimizer) if isinstance(optimizer, list | tuple) else (optimizer,)
+    given = tuple(_within(each) for each in given)
     tp = layout.coordinates(rank)[Axis.TP], setting.degree(Axis.TP)
     if holding is None and (extents or declared(model, tp)):
         holding = PlacedHolding(model, given, extents or {}, tp)
     if blocks is None:
         blocks = {} if set(SPLIT) & set(setting) else blocks_of(model)
+    every = int(os.environ.get(EVERY, "0"))
+    if every:
+        record = Record(every=every, first=1, state_every=0, outputs_steps=0, routing_steps=0, applied=False)
     if record is None:
         narrowing = rung.get("role") == "single" and rung.get("precision") == "fp64" and Axis.COMPILE not in setting
         record = Record(narrowing=narrowing, env=tuple(told.get("env") or ()))
@@ -93,9 +100,15 @@ def attach(
         tied=tied or {},
         holding=holding or holding_of(model, given),
         hashes=not {Axis.PP, Axis.CP} & set(setting),
+        sparse=bool(every),
     )
     atexit.register(_attached.close_at_exit)
     return _attached
+
+
+def _within(optimizer: Any) -> Any:
+    """The optimizer that accelerate has wrapped."""
+    return optimizer.optimizer if type(optimizer).__module__.startswith("accelerate.") else optimizer
 
 
 _attached: OwnLoop | None = None
@@ -125,9 +138,13 @@ def blocks_of(model: nn.Module) -> dict[str, nn.Module]:
 class OwnLoop(Recorder):
     """On every rank, in a loop that is not ours."""
 
-    def __init__(self, model: nn.Module, optimizer: Sequence[Optimizer], *, hashes: bool, **rest: Any) -> None:
+    def __init__(
+        self, model: nn.Module, optimizer: Sequence[Optimizer], *, hashes: bool, sparse: bool = False, **rest: Any
+    ) -> None:
         self._hashes = hashes
+        self._sparse = sparse
         self._pending: deque[tuple[tuple[int, ...], int]] = deque()
+        self._drawn: deque[Sequence[int]] = deque()
         self._source = ""
         self._losses: list[tuple[float | None, int]] = []
         self.after_engine: Callable[[], None] | None = None
@@ -143,6 +160,11 @@ class OwnLoop(Recorder):
         self._moment = ""
         self._stepped = False
 
+    @property
+    def _passed_over(self) -> bool:
+        """In production: nothing is to be recorded of this step."""
+        return self._sparse and not self._record.tensors_at(self._step)
+
     # Samples
 
     def watch(self, loader: Iterable[T], ids: str | Callable[[T], Iterable[int]] | None = None) -> Iterator[T]:
@@ -153,6 +175,10 @@ class OwnLoop(Recorder):
             self._pending.append((tuple(int(i) for i in found), epoch))
             yield batch
 
+    def overhear(self, loader: object) -> None:
+        """Where a framework reads ``loader``: the ids of a batch are those that its sampler drew, in their order."""
+        self._drawn = overheard(loader)
+
     def micro_batch(self, ids: Iterable[int], *args: Any, **kwargs: Any) -> None:
         self._source = self._source or "given"
         super().micro_batch(ids, *args, **kwargs)
@@ -160,9 +186,16 @@ class OwnLoop(Recorder):
     def _before_forward(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         if not (module.training and torch.is_grad_enabled()):
             return
-        if self._pending:
+        if self._passed_over:
+            for waiting in (self._pending, self._drawn):
+                if waiting:
+                    waiting.popleft()
+        elif self._pending:
             ids, epoch = self._pending.popleft()
             super().micro_batch(ids, epoch=epoch)
+        elif self._drawn:
+            self._source = "sampler"
+            super().micro_batch(self._drawn.popleft())
         elif self._source in ("", "inputs") and self._hashes:
             from dist_checks.probe.sample_ids import hashed
 
@@ -176,16 +209,16 @@ class OwnLoop(Recorder):
         self._see_gradients(SAID, loss_scale)
 
     def _see_gradients(self, moment: str, loss_scale: float = 1.0) -> None:
-        if not self._moment:
+        if not self._moment and not self._passed_over:
             self._moment = moment
             super().gradients(loss_scale)
 
     def _at_clipping(self) -> None:
         self._see_gradients(CLIPPED)
 
-    def _clipped(self, norm: float | None, limit: float) -> None:
-        if norm is not None:
-            self._norm = {"norm_used": norm, "norm_printed": None, "clip": limit}
+    def _clipped(self, norm: Tensor, limit: float) -> None:
+        if not self._passed_over and (value := whole(norm)) is not None:
+            self._norm = {"norm_used": value, "norm_printed": None, "clip": limit}
 
     def _after_engine_step(self, norm: float | None, limit: float) -> None:
         if norm is not None and self._moment:
@@ -198,6 +231,8 @@ class OwnLoop(Recorder):
 
     def _before_optimizer(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         self._stepped = True
+        if self._passed_over:
+            return
         self._see_gradients(STEPPED, self._held.applied_scale(optimizer))
         super()._before_optimizer(optimizer, args, kwargs)
 
@@ -228,12 +263,22 @@ class OwnLoop(Recorder):
             else:
                 loss = total / len(self._losses)
         self._losses.clear()
+        if self._pass_over():
+            return
         skipped = not self._stepped if skipped is None else skipped
         super().step(loss_sum, targets, printed_loss, loss_scale, skipped, micro_losses, loss=loss)
+
+    def _pass_over(self) -> bool:
+        if passed := self._passed_over:
+            self._step += 1
+            self._start_step()
+        return passed
 
     def step_seen(self, loss: float | None) -> None:
         """Of a script that says nothing: its optimizer has stepped, and backward was called on ``loss`` in all."""
         self._loss_from = "backward"
+        if self._pass_over():
+            return
         super().step(loss, 1, skipped=False)
 
     def _told(self) -> dict[str, Any]:

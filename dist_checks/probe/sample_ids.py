@@ -28,7 +28,7 @@ def sampled(
             # A mapping, where the caller names a key.
             yield batch, ids(batch) if callable(ids) else batch[ids]  # type: ignore[index]
         return
-    drawn = _drawn(loader)
+    drawn = overheard(loader)
     for batch in loader:
         yield batch, drawn.popleft() if drawn else hashed(batch)
 
@@ -38,8 +38,9 @@ def sampler_of(loader: object) -> object | None:
     return getattr(loader, "batch_sampler", None) if isinstance(loader, torch.utils.data.DataLoader) else None
 
 
-def _drawn(loader: object) -> deque[Sequence[int]]:
+def overheard(loader: object) -> deque[Sequence[int]]:
     """Fills with the indices of each batch as the loader's sampler draws them, which workers do ahead of time."""
+    loader = getattr(loader, "base_dataloader", loader)  # accelerate's
     sampler = sampler_of(loader)
     if sampler is None:
         return deque()

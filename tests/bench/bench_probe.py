@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import tempfile
 import time
@@ -15,10 +16,13 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from dist_checks.probe import Probe, Record
+from dist_checks.probe import Probe, Record, own
+from dist_checks.probe.probe import FOLDER
 from dist_checks.trace import digests_path
 
 VOCABULARY = 4096
+PRODUCTION = {"production, between": 1_000_000, "production, recorded": 1}
+"""Two lines in a loop, and DIST_CHECKS_EVERY: what a step costs that is not recorded, and one that is."""
 
 
 class Model(nn.Module):
@@ -49,16 +53,20 @@ def steps(mode: str, options: argparse.Namespace, folder: Path) -> Iterator[floa
         # Block outputs belong to the first step, optimizer state to some: neither is what every step costs.
         record = Record(outputs_steps=0, state_every=0, applied="applied" in mode)
         probe = Probe.attach(model, optimizer, folder=folder / mode, rank=0, record=record)
+    if mode in PRODUCTION:
+        os.environ |= {FOLDER: str(folder / mode), own.EVERY: str(PRODUCTION[mode])}
+        own._attached = None  # a process has one as a rule
+        probe = Probe.attach(model, optimizer)
     ids = list(range(options.batch))
     tokens = torch.randint(VOCABULARY, (options.batch, options.tokens))
     while True:
         start = time.process_time()
-        if mode != "without":
+        if mode == "inert" or mode.startswith("recording"):
             probe.micro_batch(ids)
         optimizer.zero_grad()
         loss = nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
         loss.backward()  # type: ignore[no-untyped-call]
-        if mode != "without":
+        if mode == "inert" or mode.startswith("recording"):
             probe.gradients()
         optimizer.step()
         if mode != "without":
@@ -72,7 +80,7 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, default=default)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    modes = ("without", "inert", "recording", "recording applied")
+    modes = ("without", "inert", "recording", "recording applied", *PRODUCTION)
     with tempfile.TemporaryDirectory() as folder:
         runs = {mode: steps(mode, options, Path(folder)) for mode in modes}
         for run in runs.values():

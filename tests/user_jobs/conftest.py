@@ -10,14 +10,14 @@ import pytest
 from jobs_of_users import HERE, Job
 
 from dist_checks import session
-from dist_checks.launching import PRELOAD, PRELOAD_DEEPSPEED
+from dist_checks.launching import PRELOAD, PRELOAD_DEEPSPEED, PRELOAD_TRANSFORMERS
 from dist_checks.session import Outcome
 from launch.local import LocalLauncher
 
 
 @pytest.fixture(scope="session")
 def launcher() -> Iterator[LocalLauncher]:
-    with LocalLauncher(preload=(*PRELOAD, PRELOAD_DEEPSPEED)) as launcher:
+    with LocalLauncher(preload=(*PRELOAD, PRELOAD_DEEPSPEED, PRELOAD_TRANSFORMERS)) as launcher:
         yield launcher
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dist_checks.judging.logical import Records
+from dist_checks.judging.reading import Trace
 from dist_checks.judging.signatures import pieces
 from dist_checks.judging.tolerance import within
 from dist_checks.judging.verdict import Explanation, Finding
@@ -54,7 +55,7 @@ def check(view: RungView) -> Iterator[Finding]:
         return
     found = [(kind, view.own.records(kind)) for kind in KINDS]
     compared = sum(int((~records.new_part).sum()) for _, records in found)
-    splits = [split for kind, records in found if (split := _first_split(view, kind, records))]
+    splits = [split for kind, records in found if (split := first_split(view.trace, kind, records))]
     scalar = _scalars(view, writer)
     first = min(splits, key=lambda split: (split.step, KINDS.index(split.kind)), default=None)
     if first is not None and (scalar is None or scalar.step is None or first.step <= scalar.step):
@@ -76,7 +77,7 @@ def _nothing_replicated(view: RungView, writer: Writer) -> Finding:
     return writer.skipped("no two ranks hold the same part of a tensor: everything is sharded")
 
 
-def _first_split(view: RungView, kind: Kind, found: Records) -> Split | None:
+def first_split(trace: Trace, kind: Kind, found: Records) -> Split | None:
     """Of the earliest step with a split, the first tensor in forward order."""
     if not len(found):
         return None
@@ -103,16 +104,15 @@ def _first_split(view: RungView, kind: Kind, found: Records) -> Split | None:
         one=int(ranks[one]),
         other=int(ranks[other]),
         others=tuple(ranks[prints != common].tolist()),
-        distance=_distance(view, found, start + one, start + other),
+        distance=_distance(trace, found, start + one, start + other),
         tensors=len(np.unique(found.tensor[bad])),
         of=len(np.unique(found.tensor[found.step == step])),
     )
 
 
-def _distance(view: RungView, found: Records, one: int, other: int) -> float:
+def _distance(trace: Trace, found: Records, one: int, other: int) -> float:
     a, b = (
-        view.trace.by_rank[int(found.rank[at])].digests.take(found.record[at : at + 1])["sketch"][0]
-        for at in (one, other)
+        trace.by_rank[int(found.rank[at])].digests.take(found.record[at : at + 1])["sketch"][0] for at in (one, other)
     )
     with np.errstate(invalid="ignore", over="ignore"):
         norm = float(np.linalg.norm(a))

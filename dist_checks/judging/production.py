@@ -1,0 +1,107 @@
+"""The trace of a job in production, which has no reference: do its ranks agree with one another?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dist_checks.judging.checks.replicas import Split, first_split
+from dist_checks.judging.logical import full, records
+from dist_checks.judging.reading import Trace, rank_list, read
+from dist_checks.judging.settings_seen import degrees
+from dist_checks.judging.tolerance import within
+from dist_checks.trace import Kind
+
+KINDS = (Kind.GRADIENT, Kind.WEIGHT, Kind.BUFFER)
+ROUNDING = 1e-5
+"""Relative: ranks may add up the same norm in another order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What is known of the job by now."""
+
+    wrong: str
+    """A sentence; empty where nothing is wrong."""
+    steps: tuple[int, ...]
+    """That all ranks have recorded."""
+    compared: int
+    """Digests that had to be those of another rank."""
+    ended: bool
+    """Every rank has come to its end."""
+    ranks: int
+
+    @property
+    def sentence(self) -> str:
+        if self.wrong:
+            return f"FAIL {self.wrong}"
+        if not self.compared:
+            return f"INCONCLUSIVE {self.ranks} ranks, of which no two hold the same part of a tensor"
+        seen = f"steps {self.steps[0]} to {self.steps[-1]}" if self.steps else "before the first step"
+        return f"PASS {self.ranks} ranks agree: {self.compared} digests, {seen}"
+
+    def to_json(self) -> dict[str, Any]:
+        status = self.sentence.partition(" ")[0].lower()
+        return {"status": status, "sentence": self.sentence, "steps": list(self.steps), "compared": self.compared}
+
+
+def look(folder: Path) -> Look | None:
+    """At the trace in ``folder``, which ranks may be writing; None where there is none yet. Raises TraceError."""
+    found = sorted(folder.glob("rank-*.jsonl"))
+    trace = read(folder, len(found))
+    if not found or not trace.header:
+        return None
+    size = int(trace.header.get("world_size") or len(found))
+    seen = {kind: records(trace, kind) for kind in KINDS}
+    splits = [split for kind in KINDS if (split := first_split(trace, kind, seen[kind]))]
+    wrong = [(split.step, KINDS.index(split.kind), _parted(trace, split)) for split in splits]
+    wrong += [(step, len(KINDS), text) for step, text in _other(trace)]
+    if not trace.missing and len(found) == size:
+        grid = degrees(trace)
+        for kind in KINDS:
+            tiled = full(trace, seen[kind], grid)
+            for row in (~tiled.complete).nonzero()[0].tolist():
+                if int(tiled.step[row]) in trace.steps:  # others are being written
+                    name = tiled.names[tiled.tensor[row]]
+                    text = f"the parts of {kind.value} {name} do not make it up exactly once at step {tiled.step[row]}"
+                    wrong.append((int(tiled.step[row]), len(KINDS) + 1, text))
+                    break
+    return Look(
+        wrong=min(wrong)[2] if wrong else "",
+        steps=trace.steps,
+        compared=sum(int((~each.new_part).sum()) for each in seen.values()),
+        ended=len(found) == size and all(rank.ended for rank in trace.ranks),
+        ranks=size,
+    )
+
+
+def _parted(trace: Trace, split: Split) -> str:
+    when = "before the first step" if split.step < 0 else f"at step {split.step}"
+    where = ", ".join(sorted({trace.hosts.get(rank, "") for rank in split.others} - {""}))
+    good = [step for step in trace.steps if step < split.step]
+    since = f"; equal at step {good[-1]}" if good else ""
+    return (
+        f"replicas have parted {when}: {rank_list(split.others)} ({where}) hold another {split.kind.value} of "
+        f"{split.name} than rank {split.one}, {split.distance:.1e} apart; {split.tensors} of {split.of} differ{since}"
+    ).replace(") hold", ") holds" if len(split.others) == 1 else ") hold")
+
+
+def _other(trace: Trace) -> Iterator[tuple[int, str]]:
+    """(step, sentence) of norms on which ranks do not agree, and losses that are no numbers."""
+    for step in trace.steps:
+        norms = {rank.rank: rank.steps[step].get("norm_used") for rank in trace.ranks}
+        told = {rank: float(norm) for rank, norm in norms.items() if norm is not None}
+        first = next(iter(told), None)
+        for rank, norm in told.items():
+            one = told[first] if first is not None else norm
+            if not (norm == one or within(abs(norm - one) / abs(one or 1.0), ROUNDING)):
+                yield step, f"ranks {first} and {rank} clip by different norms at step {step}: {one} and {norm}"
+                return
+        for each in trace.ranks:
+            loss = each.steps[step].get("loss_sum")
+            if loss is not None and not math.isfinite(float(loss)):
+                yield step, f"the loss of rank {each.rank} is {loss} at step {step}"
+                return
