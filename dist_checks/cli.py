@@ -15,8 +15,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from dist_checks import cli_single, following, resuming, session, site
 from dist_checks import doctor as doctoring
-from dist_checks import following, resuming, session, site
 from dist_checks.command import HOOKS
 from dist_checks.diffs import diffs
 from dist_checks.judging.verdict import ExitCode
@@ -296,6 +296,22 @@ def report(
         print(table.render(written), end="")
     else:
         _print(written, folder, as_json)
+
+
+@app.command("show-batch")
+def show_batch(
+    matrix: MatrixFile = None,
+    preset: Preset = "",
+    validation: Annotated[bool, typer.Option("--validation", help="validation samples instead")] = False,
+    fault: cli_single.Fault = "",
+) -> None:
+    """What the model really receives: inputs over targets, token by token, after collation, packing and masking."""
+    cli_single.show_batch(_matrix(matrix, preset, None)[0], validation, fault)
+
+
+app.command()(cli_single.replay)
+app.command("compare-models")(cli_single.compare_models)
+app.command()(cli_single.explain)
 
 
 def _matrix(path: Path | None, name: str, steps: int | None) -> tuple[Matrix, str | None, str]:

@@ -137,4 +137,5 @@ def payload(matrix: Matrix, setting: Setting, folder: Path, fault: str | None) -
         "options": matrix.options | matrix.custom_of(setting).options,
         "record_every": matrix.record_every,
         "train": train | {"clip": train["clip"] or None},
+        "single": {"overfit": matrix.overfit_samples},
     }

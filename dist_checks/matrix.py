@@ -92,6 +92,38 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Single:
+    """Rung zero: what one device is asked before any scaling. Where a key is not given, it is as the comment says in a
+    matrix without axes, and 0 in one with axes."""
+
+    __pydantic_config__ = _STRICT
+    learn: Annotated[int, Ge(0)] | None = None
+    """Steps of a longer run, before which data and model are examined (120); 0: no such rung."""
+    overfit: Annotated[int, Ge(0)] | None = None
+    """Samples of the one batch that has to be memorised (8); 0: no such rung."""
+    overfit_steps: _AtLeastOne = 200
+    """In which it has to be memorised."""
+    overfit_bound: Annotated[float, Gt(0)] = 0.1
+    """Loss per target, above what no model could do better, under which a batch is memorised."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expect:
+    """What is written down before the launch, and judged after: from a comparable run."""
+
+    __pydantic_config__ = _STRICT
+    first_loss: Annotated[float, Gt(0)] | None = None
+    """Of the first step, per target."""
+    loss: dict[int, float] = field(default_factory=dict)
+    """At steps of the rung that learns (counted from 0): the mean over the ten steps that end there."""
+    within: Annotated[float, Gt(0)] = 0.05
+    """Relative."""
+
+
+LEARN_STEPS, OVERFIT_SAMPLES = 120, 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Blame:
     """What is run after the ladder to decide what is to blame."""
 
@@ -152,6 +184,8 @@ class Matrix:
     """The values that each axis takes besides off."""
     combine: Combine = Combine()
     launch: Launch = Launch()
+    single: Single = Single()
+    expect: Expect = field(default_factory=Expect)
     blame: Blame = Blame()
     accept: tuple[Accept, ...] = ()
     custom: dict[str, Custom] = field(default_factory=dict)
@@ -198,6 +232,18 @@ class Matrix:
         if self.command:  # what it computes in by itself: nobody knows whether it can do more
             return Setting({Axis.CUSTOM: own})
         return Setting({Axis.PRECISION: "" if self.exact else "fp64", Axis.CUSTOM: own})
+
+    @property
+    def learn_steps(self) -> int:
+        """0: rung zero does not learn."""
+        given, alone = self.single.learn, not any(self.axes.values())
+        return given if given is not None else LEARN_STEPS * alone
+
+    @property
+    def overfit_samples(self) -> int:
+        """0: rung zero memorises nothing."""
+        given, alone = self.single.overfit, not any(self.axes.values())
+        return given if given is not None else OVERFIT_SAMPLES * alone
 
     @property
     def plain(self) -> str:

@@ -49,7 +49,9 @@ class Plan:
         """The rungs of these ids, with the singles that they are compared with and the neighbours that blame needs."""
         by_id = {rung.id: rung for rung in self.rungs}
         by_setting = {
-            (rung.recipe, rung.setting, rung.seed): rung.id for rung in self.rungs if rung.role is not Role.TWIN
+            (rung.recipe, rung.setting, rung.seed): rung.id
+            for rung in self.rungs
+            if rung.role in (Role.SINGLE, Role.RUNG)
         }
         needed = set(chosen)
         for rung in map(by_id.__getitem__, chosen):
@@ -84,7 +86,7 @@ def make(matrix: Matrix, facts: Mapping[str, Facts] | Facts, devices: int) -> Pl
         except ConfigError as error:
             raise ConfigError(matrix.key(label) + str(error)) from None
     rungs = [rung for plan in plans for rung in plan.rungs]
-    rungs.sort(key=lambda rung: (rung.role is not Role.SINGLE, matrix.seeds.index(rung.seed)))
+    rungs.sort(key=lambda r: (r.role is not Role.SINGLE, not r.is_zero, matrix.seeds.index(r.seed)))
     return Plan(rungs=tuple(rungs), skipped=tuple(skip for plan in plans for skip in plan.skipped))
 
 
@@ -124,6 +126,7 @@ def _ladder(matrix: Matrix, label: str, facts: Facts, devices: int) -> Plan:
     rungs: list[Rung] = []
     for seed in matrix.seeds:
         rungs += _rungs_of_seed(matrix, label, facts, seed, planned, neighbours)
+    rungs += _rung_zero(matrix, label)
     # How ranks are started is not a matter of the recipe: one cold twin is enough.
     rungs += _twins(rungs, cold=matrix.launch.cold_twin and not label)
     return Plan(
@@ -275,6 +278,20 @@ def _restarts(matrix: Matrix, facts: Facts, setting: Setting) -> tuple[int, ...]
     if Axis.RESUME not in setting:
         return ()
     return restarts.points(matrix.steps, steps_of_epoch(matrix, facts, setting))
+
+
+def _rung_zero(matrix: Matrix, label: str) -> list[Rung]:
+    """Whether the recipe is healthy on one device, of the first seed."""
+    wanted = (
+        (Role.OVERFIT, matrix.single.overfit_steps * bool(matrix.overfit_samples)),
+        (Role.LEARN, matrix.learn_steps),
+    )
+    plain = {"setting": Setting(), "precision": matrix.plain, "seed": matrix.seeds[0], "recipe": label}
+    return [
+        Rung(id=role.value + _suffix(label), role=role, steps=steps, **plain)  # type: ignore[arg-type]
+        for role, steps in wanted
+        if steps
+    ]
 
 
 def _twins(rungs: Sequence[Rung], *, cold: bool) -> list[Rung]:

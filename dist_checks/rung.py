@@ -17,6 +17,12 @@ class Role(StrEnum):
     SINGLE = "single"  # one process, structural axes off: what the others are compared with
     RUNG = "rung"  # what the user asked for, or a neighbour of it that blame needs
     TWIN = "twin"  # the same as another rung, run again
+    OVERFIT = "overfit"  # rung zero: one device, one batch over and over, which has to be memorised
+    LEARN = "learn"  # rung zero: one device, model and data examined first, then trained long enough for a curve
+
+
+ZERO = (Role.OVERFIT, Role.LEARN)
+"""Roles of rung zero: compared with nothing, and nothing is compared with them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +87,11 @@ class Rung:
     def devices(self) -> int:
         """Of the phase that needs the most."""
         return max(phase.rung.layout.world_size for phase in self.phases)
+
+    @property
+    def is_zero(self) -> bool:
+        """Run to see whether the recipe is healthy on one device."""
+        return self.role in ZERO
 
     @property
     def exact(self) -> bool:

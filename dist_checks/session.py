@@ -372,6 +372,8 @@ def _write_inputs(
             "steps": matrix.steps,
         },
         "train": {"shuffle": matrix.command.shuffle} if matrix.command else asdict(matrix.train),
+        "single": asdict(matrix.single),
+        "expect": asdict(matrix.expect),
         "custom": {name: asdict(table) for name, table in matrix.custom.items()},
         "recipe": dict(facts[""].description),
         "also": {label: dict(each.description) for label, each in facts.items() if label},

@@ -10,6 +10,9 @@ from dist_checks.judging.outcome import Outcome
 from dist_checks.judging.verdict import Blamed, Broken, Status, Verdict
 from dist_checks.rung import Role, Rung
 
+LADDER = (Role.SINGLE, Role.RUNG)
+"""What neighbours are looked for among."""
+
 
 def blame(outcomes: Sequence[Outcome]) -> Verdict:
     """The verdict over all rungs of a run."""
@@ -53,7 +56,7 @@ def _words(broken: Broken, outcomes: Sequence[Outcome]) -> str:
 
 def _recipes(broken: Broken, smallest: Rung, outcomes: Sequence[Outcome]) -> list[str]:
     """Where one recipe fails and another passes with all the same axes on."""
-    there = [o for o in outcomes if o.rung.setting == smallest.setting and o.rung.role is not Role.TWIN]
+    there = [o for o in outcomes if o.rung.setting == smallest.setting and o.rung.role in LADDER]
     passing = [o.rung.id for o in there if o.rung.recipe != smallest.recipe and o.status is Status.PASS]
     failing = {o.rung.recipe for o in outcomes if o.rung.id in broken.rungs}
     return [f"{smallest.id} fails, {passing[0]} passes"] if passing and failing == {smallest.recipe} else []
@@ -61,7 +64,7 @@ def _recipes(broken: Broken, smallest: Rung, outcomes: Sequence[Outcome]) -> lis
 
 def _undecided(broken: Broken, outcomes: Sequence[Outcome]) -> str:
     """Which neighbours would have decided."""
-    by_setting = {o.rung.setting: o for o in outcomes if o.rung.role is not Role.TWIN}
+    by_setting = {o.rung.setting: o for o in outcomes if o.rung.role in LADDER}
     smallest = next(o.rung for o in outcomes if o.rung.id == broken.first.rung)
     of_recipe = f"@{smallest.recipe}" if smallest.recipe else ""
     missing = []
@@ -117,6 +120,10 @@ def _not_failed(outcomes: Sequence[Outcome]) -> Verdict:
         return Verdict(status=Status.INCONCLUSIVE, sentence=sentence, blamed=blamed, broken=())
     if passed:
         sentence = f"PASS {_count(passed)} equal to one device"
+        return Verdict(status=Status.PASS, sentence=sentence, blamed=None, broken=())
+    zero = [o for o in outcomes if o.rung.is_zero]
+    if zero and not compared:
+        sentence = f"PASS one device is healthy ({', '.join(o.rung.id for o in zero)})"
         return Verdict(status=Status.PASS, sentence=sentence, blamed=None, broken=())
     if compared:
         sentence = f"PASS {_count(compared, 'single')} equal to float64 up to rounding"

@@ -7,9 +7,13 @@ from typing import NamedTuple
 
 from dist_checks import restarts
 from dist_checks.axes import Axis, Setting
-from dist_checks.judging.outcome import Outcome, rung_status
+from dist_checks.judging.checks import ALONE
+from dist_checks.judging.outcome import Outcome, cause, rung_status
 from dist_checks.judging.verdict import Blamed, Broken, Finding, Status
 from dist_checks.rung import Role
+
+ALONE_NAMES = frozenset(name for name, _ in ALONE)
+"""Of what is said about one device alone, the first cause counts, whatever the step: they look at the whole run."""
 
 Accusation = tuple[Blamed, str]
 
@@ -28,7 +32,8 @@ class Court:
     def __init__(self, outcomes: Sequence[Outcome]) -> None:
         self._by_id = {outcome.rung.id: outcome for outcome in outcomes}
         self._twins = [outcome for outcome in outcomes if outcome.rung.role is Role.TWIN]
-        self._others = [outcome for outcome in outcomes if outcome.rung.role is not Role.TWIN]
+        self._zero = [outcome for outcome in outcomes if outcome.rung.is_zero]
+        self._others = [o for o in outcomes if o.rung.role is not Role.TWIN and not o.rung.is_zero]
         self._singles = [outcome for outcome in self._others if outcome.rung.role is Role.SINGLE]
         self._everyone = [*self._others, *self._twins]
         self._excused: set[str] = set()
@@ -36,17 +41,22 @@ class Court:
 
     def recipe(self) -> list[Accusation]:
         """One device alone is wrong, in float64 as well: nothing above it can be trusted."""
-        wrong = []
-        for outcome in self._singles:
+        wrong: list[Finding] = []
+        for outcome in (*self._singles, *self._zero):
             first = outcome.first
             if outcome.status is not Status.FAIL or first is None or first.blames in (Blamed.LAUNCHER, Blamed.RACE):
                 continue
             if outcome.rung.truth is None and Axis.CUSTOM not in outcome.rung.setting:
-                wrong.append(
-                    f"the recipe on one device ({first.check} of {outcome.rung.id}), so nothing above it counts"
-                )
+                told = [f for f in outcome.findings if f.status is Status.FAIL and f.check in ALONE_NAMES]
+                wrong += told or [first]
                 self._shaken.add(outcome.rung.recipe)
-        return [(Blamed.RECIPE, words) for words in wrong[:1]]
+        if not wrong:
+            return []
+        # All of them train the same model on the same data: the first cause in any of them is that of the others.
+        first = min(wrong, key=lambda finding: (finding.check == "completes", cause(finding)))
+        suspect = f"; suspect: {first.suspects[0]}" if first.suspects else ""
+        words = f"the recipe on one device ({first.check} of {first.rung}), so nothing above it counts{suspect}"
+        return [(Blamed.RECIPE, words)]
 
     def launcher(self) -> list[Accusation]:
         wrong = []

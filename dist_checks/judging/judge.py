@@ -14,8 +14,9 @@ from dist_checks.axes import Axis
 from dist_checks.judging import accepting, own
 from dist_checks.judging.accepting import Accepted
 from dist_checks.judging.blame import blame
-from dist_checks.judging.checks import CHECKS, Check, is_asked
+from dist_checks.judging.checks import ALONE, CHECKS, Check, asked, is_asked
 from dist_checks.judging.deciding import deciding
+from dist_checks.judging.health import health
 from dist_checks.judging.late import FEWEST, Pair, late
 from dist_checks.judging.measured import contributions, sensitivity, series
 from dist_checks.judging.outcome import Outcome, rung_status
@@ -50,6 +51,8 @@ class RungJudgement:
     sensitivity: Mapping[str, Any] | None = None
     series: Mapping[str, Any] = field(default_factory=dict)
     contributions: Mapping[str, Any] | None = None
+    health: Mapping[str, Any] | None = None
+    """Of rung zero, what is drawn."""
 
     @property
     def status(self) -> Status:
@@ -62,7 +65,7 @@ class RungJudgement:
             found.setdefault(finding.check, []).append(finding.status)
         said = {name: str(rung_status(statuses)) for name, statuses in found.items()}
         muted = {accepted.finding.check: "accepted" for accepted in self.accepted}
-        names = [name for name, _ in CHECKS if name in said or name in muted]
+        names = [name for name, _ in (*ALONE, *CHECKS) if name in said or name in muted]
         return {
             name: muted[name] if said.get(name, "pass") == "pass" and name in muted else said[name] for name in names
         }
@@ -162,7 +165,7 @@ class _Bench:
         found = [
             _doubted(view, finding)
             for view in views
-            for name, check in CHECKS
+            for name, check in asked(rung)
             if is_asked(name, view)
             for finding in ask(name, own.shown(name, check), view)
         ]
@@ -177,6 +180,7 @@ class _Bench:
             sensitivity=sensitivity(view),
             series=series(views),
             contributions=contributions(view),
+            health=health(view),
         )
 
     def _exits(self, rung: Rung) -> list[Mapping[str, Any] | None]:
@@ -215,6 +219,8 @@ class _Bench:
             recipe={**recipe, **recipe.get("custom", {}).get(named, {})},
             train={**self._plan.get("train", {}), **custom.get("train", {})},
             custom=custom,
+            single=self._plan.get("single", {}),
+            expect=self._plan.get("expect", {}),
             command=f"dist-checks run {self._plan.get('given', '')}".strip(),
         )
 
@@ -320,6 +326,7 @@ def _rung(each: RungJudgement) -> dict[str, Any]:
         "sensitivity": each.sensitivity,
         "series": each.series,
         "contributions": each.contributions,
+        **({"health": each.health} if each.health else {}),
     }
 
 

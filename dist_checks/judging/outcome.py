@@ -6,11 +6,11 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from dist_checks.judging.checks import CHECKS
+from dist_checks.judging.checks import ALONE, CHECKS
 from dist_checks.judging.verdict import Finding, Status
 from dist_checks.rung import Rung
 
-ORDER = {name: at for at, (name, _) in enumerate(CHECKS)}
+ORDER = {name: at for at, (name, _) in enumerate((*ALONE, *CHECKS))}
 """Cause before effect."""
 
 
@@ -51,7 +51,12 @@ def rung_status(statuses: Iterable[Status]) -> Status:
     return next((status for status in order if status in found), Status.INCONCLUSIVE)
 
 
+def cause(finding: Finding) -> int:
+    """Where its check stands in the order of cause and effect."""
+    return ORDER.get(finding.check, len(ORDER))
+
+
 def _when(finding: Finding) -> tuple[float, int]:
     # What names no step is true of the whole run; that a run did not complete is the last thing that happens in it.
     step = math.inf if finding.check == "completes" else -2 if finding.step is None else finding.step
-    return step, ORDER.get(finding.check, len(ORDER))
+    return step, cause(finding)

@@ -115,6 +115,8 @@ class RankTrace:
     """The ``saved`` event, of a process that others go on from."""
     evaluation: Mapping[str, Any] | None = None
     """The ``evaluation`` event."""
+    observed: tuple[Mapping[str, Any], ...] = ()
+    """The ``observed`` events."""
 
     @cached_property
     def copies(self) -> dict[str, str]:
@@ -238,6 +240,7 @@ def _read_rank(folder: Path, files: Mapping[str, Part], rank: int, extents: dict
     evidence: Mapping[str, Any] = {}
     routing: list[Mapping[str, Any]] = []
     moments: dict[str, Mapping[str, Any]] = {}
+    observed: list[Mapping[str, Any]] = []
     ended = False
     announced = 0  # records that the rank says it has written: a file may be cut between two of them
     path = events_path(folder, rank)
@@ -257,6 +260,8 @@ def _read_rank(folder: Path, files: Mapping[str, Part], rank: int, extents: dict
                     moments[moment] = event
                 case "routing":
                     routing.append(event)
+                case "observed":
+                    observed.append(event)
                 case "evidence":
                     evidence = {**evidence, **event}
                 case "end":
@@ -283,6 +288,7 @@ def _read_rank(folder: Path, files: Mapping[str, Part], rank: int, extents: dict
         problems=(*problems, *damage),
         routing=tuple(routing),
         **moments,
+        observed=tuple(observed),
     )
 
 

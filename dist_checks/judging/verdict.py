@@ -98,6 +98,12 @@ class Finding:
     """Set where the finding itself says that no axis is to blame."""
     try_next: str = ""
     """A command."""
+    symptom: str = ""
+    """In the table of triage."""
+    suspects: tuple[str, ...] = ()
+    """What it may be due to, the likeliest first."""
+    change: str = ""
+    """The next single thing to change or to look at."""
 
     def to_json(self) -> dict[str, Any]:
         out: dict[str, Any] = {
@@ -116,6 +122,8 @@ class Finding:
             "message": self.message,
             "try": self.try_next,
         }
+        if self.symptom:
+            out |= {"symptom": self.symptom, "suspects": list(self.suspects), "next": self.change}
         if self.explanation:
             out["explanation"] = self.explanation.sentence
             out["residual"] = [self.explanation.before, self.explanation.after]

@@ -17,6 +17,7 @@ from dist_checks.judging.routing import Flip, Share, excuse, excused_by_rounding
 from dist_checks.judging.seen import Seen
 from dist_checks.judging.start import other_start
 from dist_checks.judging.tolerance import DTYPE, EPS, Rule, Tolerance, narrowest, of_single
+from dist_checks.judging.triage import SYMPTOMS
 from dist_checks.judging.verdict import Blamed, Explanation, Finding, Status
 from dist_checks.rung import Phase, Rung
 from dist_checks.trace import BEFORE, Kind
@@ -51,6 +52,10 @@ class RungView:
     """Which part of the rung this is, where it resumes: it is judged phase by phase."""
     before: RungView | None = None
     """The phase before this one."""
+    single: Mapping[str, Any] = field(default_factory=dict)
+    """What the matrix says of rung zero."""
+    expect: Mapping[str, Any] = field(default_factory=dict)
+    """What was written down before the launch."""
     command: str = "dist-checks run"
     """What ran this ladder: findings say how to run a part of it."""
 
@@ -218,6 +223,11 @@ class RungView:
         name = names.pop()
         return (name,) if name and {rank for rank, host in hosts.items() if host == name} == ranks else ()
 
+    def observed(self, what: str) -> list[Mapping[str, Any]]:
+        """What rung zero has written down of the recipe, in order."""
+        ranks = self.trace.ranks
+        return [event for event in ranks[0].observed if event.get("what") == what] if ranks else []
+
     def writer(self, check: str) -> Writer:
         return Writer(self, check)
 
@@ -245,6 +255,8 @@ class Writer:
         truth_ratio: float | None = None,
         explanation: Explanation | None = None,
         blames: Blamed | None = None,
+        symptom: str = "",
+        suspects: Sequence[str] = (),
     ) -> Finding:
         known = self.view.trace.hosts
         rung = self.view.rung
@@ -253,7 +265,8 @@ class Writer:
             # One step more than what is to be seen again; everything where no step is named.
             # A rung that resumes does so elsewhere in a run of fewer steps, if at all.
             steps = rung.steps if step is None or rung.restarts else min(max(step, 0) + 1, rung.steps)
-            try_next = f"{self.view.command} -k {rung.id} --steps {steps}"
+            try_next = f"{self.view.command} -k {rung.id}" + ("" if rung.is_zero else f" --steps {steps}")
+        known_symptom = SYMPTOMS.get(symptom) if status is Status.FAIL else None
         return Finding(
             check=self.check,
             rung=rung.id,
@@ -271,6 +284,9 @@ class Writer:
             explanation=explanation,
             blames=blames,
             try_next=try_next,
+            symptom=symptom if known_symptom else "",
+            suspects=known_symptom.ordered(suspects) if known_symptom else (),
+            change=known_symptom.change if known_symptom else "",
         )
 
     def passed(self, message: str, **fields: Any) -> Finding:

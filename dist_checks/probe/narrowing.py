@@ -14,6 +14,9 @@ from torch.utils.hooks import RemovableHandle
 from dist_checks.probe.header import dtype_name
 from dist_checks.probe.names import plain
 
+ISLANDS = ("exp", "log", "sum", "mean", "var", "var_mean", "rsqrt", "logsumexp", "_log_softmax", "nll_loss_forward")
+"""What softmax, the statistics of a norm and a loss are made of, where no kernel does all of it with wide sums."""
+
 
 class Narrowing:
     """Between :meth:`start` and :meth:`stop`, notes each module that meets a float narrower than the widest parameter.
@@ -59,6 +62,14 @@ class Narrowing:
         """``[{module, dtype}]`` in the order of first sight."""
         return [{"module": module, "dtype": dtype_name(dtype)} for module, dtype in self._mode.seen]
 
+    @property
+    def islands(self) -> list[dict[str, str]]:
+        """``[{operation, module, dtype}]``: in which type these operations were computed."""
+        return [
+            {"operation": operation, "module": module, "dtype": dtype_name(dtype)}
+            for operation, module, dtype in self._mode.islands
+        ]
+
 
 class _Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, stack: list[str], widest: int) -> None:
@@ -66,12 +77,16 @@ class _Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._stack = stack
         self._widest = widest
         self.seen: dict[tuple[str, torch.dtype], None] = {}
+        self.islands: dict[tuple[str, str, torch.dtype], None] = {}
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         output = func(*args, **(kwargs or {}))
         if torch._C._current_graph_task_id() == -1:  # not in backward
+            operation = func.__name__.partition(".")[0]
+            if operation in ISLANDS and args and isinstance(args[0], Tensor) and args[0].is_floating_point():
+                self.islands.setdefault((operation, self._stack[-1] if self._stack else "", args[0].dtype))
             # Inputs as well: a float32 buffer that meets a float64 activation narrows it, though the product is wide.
             for x in tree_leaves((args, kwargs, output)):
                 if isinstance(x, Tensor) and x.is_floating_point() and x.dtype.itemsize < self._widest:

@@ -142,6 +142,9 @@ class Probe:
     def term_gradient(self, term: str, loss_scale: float = 1.0) -> None:
         """``p.grad`` now holds the gradient of one term of the loss alone. Singles only, before the first step."""
 
+    def observe(self, what: str, **fields: Any) -> None:
+        """Something that was seen of the recipe on one device: an ``observed`` event."""
+
     def gradients(self, loss_scale: float = 1.0) -> None:
         """``p.grad`` now holds the reduced gradient, times ``loss_scale``, not clipped yet."""
 

@@ -14,6 +14,8 @@ class Record:
     counted from 0."""
     first: int = 5
     """So many steps at the start have them all: what single steps are judged by."""
+    pairs: bool = False
+    """The step before each of the later ones as well, so that what one step changes is known."""
     state_every: int = 4
     """Optimizer state after every so many of those steps, counted from 0; 0 for never."""
     outputs_steps: int = 1
@@ -35,7 +37,7 @@ class Record:
             )
 
     def tensors_at(self, step: int) -> bool:
-        return step < self.first or step % self.every == 0
+        return step < self.first or step % self.every == 0 or (self.pairs and (step + 1) % self.every == 0)
 
     def state_at(self, step: int) -> bool:
         if not self.state_every:

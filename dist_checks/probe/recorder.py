@@ -141,6 +141,10 @@ class Recorder(Probe):
         named = ((f"{name}/{term}", gradient) for name, gradient in self._held.gradients())
         self._write_gradients(Kind.TERM_GRADIENT, named, loss_scale)
 
+    def observe(self, what: str, **fields: Any) -> None:
+        self._writer.event("observed", what=what, step=self._step, **fields)
+        self._writer.flush()
+
     def gradients(self, loss_scale: float = 1.0) -> None:
         self._forward_done()
         self._write_gradients(Kind.GRADIENT, self._held.gradients(), loss_scale)
@@ -323,10 +327,17 @@ class Recorder(Probe):
     def _write_evidence(self) -> None:
         """After the first step: it is proof enough, and a run that is cut short later has it."""
         self._evidence.stop()
-        narrowed = []
+        narrowed, islands = [], []
         if self._narrowing is not None:
             self._narrowing.remove()
             narrowed = self._narrowing.found
+            islands = self._narrowing.islands
         env = {name: os.environ.get(name) for name in self._record.env}
-        fields = {**self._evidence.fields(), **self._held.evidence(), "narrowed": narrowed, "env": env}
+        fields = {
+            **self._evidence.fields(),
+            **self._held.evidence(),
+            "narrowed": narrowed,
+            "islands": islands,
+            "env": env,
+        }
         self._writer.event("evidence", **fields)

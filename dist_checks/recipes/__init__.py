@@ -14,6 +14,7 @@ BUILT_IN = {
     "gpt": "dist_checks.recipes.gpt:GPTRecipe",
     "moe": "dist_checks.recipes.moe:MoERecipe",
     "huggingface": "dist_checks.recipes.huggingface:CausalLMRecipe",
+    "packed": "dist_checks.recipes.packed:PackedRecipe",
 }
 
 __all__ = ["BUILT_IN", "IGNORE", "Attend", "Batch", "Recipe", "TrainSettings", "build_optimizer", "load"]

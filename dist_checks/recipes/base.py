@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from dist_checks.recipes.offers import Offers
 from dist_checks.recipes.settings import TrainSettings, build_optimizer
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def local(parameter: Tensor) -> Tensor:
     return parameter.to_local() if isinstance(parameter, DTensor) else parameter
 
 
-class Recipe(ABC):
+class Recipe(Offers, ABC):
     """What is trained. Derive from this class; the constructor takes the matrix's ``[options]`` as keywords.
 
     A recipe must be additive: its loss over a batch is the sum over targets divided by their number. Otherwise one

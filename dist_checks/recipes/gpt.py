@@ -176,6 +176,9 @@ class GPTRecipe(Recipe):
     classes = VOCABULARY
     masks_alike: tuple[str, ...] = ("tp",)
     """Only the residual stream is masked, and that is whole on every rank."""
+    next_token = True
+    spares_norms = True
+    pad = 0
 
     def __init__(
         self,

@@ -13,6 +13,7 @@ from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
 
 from dist_checks.report import lines, svg, words
+from dist_checks.report.health import pictures
 from dist_checks.report.read import read
 from dist_checks.report.view import Finding, Report, Rung, Series
 
@@ -37,6 +38,7 @@ def render(report: Report) -> str:
         loss_chart=loss_chart,
         distance_chart=distance_chart,
         contributions=contributions,
+        health=health,
         worst=worst,
         repair=svg.repair,
         words=words,
@@ -92,6 +94,16 @@ def by_check(rung: Rung) -> list[tuple[Finding, list[Finding]]]:
 def contributions(rung: Rung) -> Markup:
     items = [(share.label, share.weight) for share in rung.contributions]
     return svg.bars(f"weights with which samples entered the gradient of {rung.id}", items)
+
+
+def health(rung: Rung) -> Markup:
+    """Of rung zero; a damaged report has no pictures, and is shown all the same."""
+    if not rung.health:
+        return Markup("")
+    try:
+        return pictures(rung.health, rung.series.loss if rung.series else ())
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError):
+        return Markup("")
 
 
 def worst(rung: Rung) -> str:

@@ -19,6 +19,8 @@ def three(finding: Finding, report: Report) -> list[str]:
         why = "undoing this repairs it" if finding.explanation in body else finding.explanation
         lines += [f"why   {line}" for line in f"{why}{repaired}".splitlines()]
     lines += [f"weights  {weights}" for weights in _weights(finding, report)]
+    lines += [f"suspect  {suspect}" for suspect in finding.suspects[:2]]
+    lines += [f"next  {finding.change}"] if finding.change else []
     last = [part for part in (_axis(finding, report), finding.command and f"try  {finding.command}") if part]
     return [*lines, "    ".join(last)] if last else lines
 

@@ -73,6 +73,7 @@ def _rung(item: Mapping[str, Any], id: str, findings: list[Finding], keys: set[s
         sensitivity=_sensitivity(_dict(item.get("sensitivity"))),
         series=_series(_dict(item.get("series"))),
         contributions=tuple(_shares(item.get("contributions"))),
+        health=_dict(item.get("health")),
     )
 
 
@@ -132,6 +133,8 @@ def _finding(item: Mapping[str, Any], key: str) -> Finding:
         explanation=_message(item.get("explanation")),
         residual=_pair(item.get("residual")),
         command=visible(item.get("try") or "", limit=MESSAGE),
+        suspects=tuple(_message(suspect) for suspect in _list(item.get("suspects"))[:8]),
+        change=_message(item.get("next")),
         reason=_message(item.get("reason")),
         until=_text(item.get("until")),
     )

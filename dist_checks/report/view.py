@@ -31,6 +31,10 @@ class Finding:
     explanation: str
     residual: tuple[float | None, float | None] | None
     command: str
+    suspects: tuple[str, ...]
+    """What it may be due to, the likeliest first."""
+    change: str
+    """The next single thing to do."""
     reason: str
     until: str
 
@@ -86,6 +90,8 @@ class Rung:
     sensitivity: Sensitivity | None
     series: Series | None
     contributions: tuple[Share, ...]
+    health: Mapping[str, object]
+    """Of rung zero, what is drawn; empty for others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

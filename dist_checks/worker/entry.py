@@ -8,7 +8,7 @@ import os
 import socket
 from collections.abc import Container, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -31,6 +31,8 @@ from dist_checks.worker.axes import compile
 from dist_checks.worker.loop import Phase
 
 DESCRIPTION = "recipe.json"
+ZERO_RECORD = Record(every=10, pairs=True, state_every=0, outputs_steps=0, routing_steps=0)
+"""Of rung zero, which is long: gradients, and weights before and after, every so many steps."""
 FRAMEWORKS = ("deepspeed",)
 """What some values of some axes need besides torch."""
 
@@ -79,19 +81,21 @@ def _train(payload: Mapping[str, Any], rung: Rung, folder: Path) -> None:
         "coordinates": {axis.value: at for axis, at in world.layout.coordinates(world.rank).items()},
     }
     # Under a dispatch mode nothing is compiled; what the model narrows is known from the single that is not.
-    record = Record(
-        every=int(payload.get("record_every", 1)),
+    record = replace(
+        ZERO_RECORD if rung.is_zero else Record(every=int(payload.get("record_every", 1))),
         narrowing=rung.role is Role.SINGLE and Axis.COMPILE not in rung.setting,
         env=tuple(payload.get("env") or ()),
     )
     attach = partial(Probe.attach, folder=folder, rank=world.rank, header=header, record=record)
-    trainers.choose(world)(
+    trainer = trainers.choose(world)(
         recipe=recipe,
-        train=train,
+        train=train if rung.role is not Role.OVERFIT else replace(train, weight_decay=0.0),
         world=world,
         attach=attach,
         phase=phase_of(payload, rung),
-    ).run()
+    )
+    trainer.payload = payload
+    trainer.run()
     mesh.stop(world)
 
 
@@ -174,6 +178,10 @@ def _of_recipe(recipe: Recipe) -> dict[str, Any]:
         "samples": recipe.samples,
         "held_out": recipe.held_out,
         "classes": recipe.classes,
+        "starts_trained": recipe.starts_trained,
+        "next_token": recipe.next_token,
+        "spares_norms": recipe.spares_norms,
+        "mixture": dict(recipe.mixture) if recipe.mixture else None,
         "blocks": list(recipe.blocks(model)),
         "divisors": recipe.divisors(),
         "lacking": recipe.lacking(),

@@ -19,6 +19,7 @@ from dist_checks.recipes.base import Batch, Recipe
 from dist_checks.recipes.settings import TrainSettings
 from dist_checks.rung import Role
 from dist_checks.worker import axes, checkpoint, data, gradients, mesh, rng
+from dist_checks.worker.alone import bundle
 from dist_checks.worker.axes import accum, cp, ep, fused, pp, precision, sequence, sp, tp
 from dist_checks.worker.axes import compile as compiling
 from dist_checks.worker.mesh import World
@@ -56,10 +57,14 @@ class Phase:
 class Trainer:
     """On every rank: builds model and optimizer for the rung, trains, and tells the probe what happens."""
 
+    payload: Mapping[str, Any] = {}
+    """What the rank was told: see :func:`dist_checks.worker.entry.main`."""
+
     def __init__(
         self, *, recipe: Recipe, train: TrainSettings, world: World, attach: Attach, phase: Phase | None = None
     ) -> None:
         self.recipe, self.train, self.world = recipe, train, world
+        self.norm = 0.0
         self.phase = phase or Phase(stop=world.rung.steps)
         self.next_step = 0
         self.loader = data.Loader(recipe.samples, train.batch)
@@ -145,12 +150,15 @@ class Trainer:
         total = self.count_targets(targets)
         self.set_learning_rate(index)
         self.optimizer.zero_grad()
+        before = bundle.state(self) if bundle.wanted(self) else None
         loss_sum = self.accumulate(epoch, micro_batches, batches, total)
         self.reduce()
         loss_scale = self.loss_scale
         self.probe.gradients(loss_scale=loss_scale)
         self.unscale()
         self.clip()
+        if before is not None:
+            bundle.save_if_not_finite(self, before, index, loss_sum)
         skipped = self.update()
         self.probe.step(
             loss_sum=loss_sum,
@@ -276,6 +284,7 @@ class Trainer:
     def clip(self) -> None:
         parameters = self.parameters()
         norm = self.total_norm(parameters)
+        self.norm = norm.item()
         if self.train.clip is not None:
             gradients.clip(parameters, self.train.clip, norm)
         self.probe.norm(used=norm.item(), limit=self.train.clip, printed=self.printed_norm(norm))

@@ -160,7 +160,7 @@ def test_dropout_is_off_unless_asked_for() -> None:
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("gtp", {}, r"recipe takes a built-in name \(gpt, moe, huggingface\) or 'package.module:Class', not 'gtp'"),
+        ("gtp", {}, r"recipe takes a built-in name \(gpt, moe.*\) or 'package.module:Class', not 'gtp'"),
         ("no_such_package.train:Recipe", {}, "recipe 'no_such_package.train:Recipe' cannot be imported: No module"),
         ("math:Recipe", {}, "recipe 'math:Recipe' cannot be imported: module 'math' has no attribute"),
         ("math:sqrt", {}, "recipe 'math:sqrt' must be a class, not <built-in function sqrt>"),

@@ -178,7 +178,8 @@ def test_a_check_that_breaks_or_says_nothing_is_inconclusive(tmp_path: Path, mon
     def breaks(view: object) -> list[Any]:
         raise ZeroDivisionError("by nothing")
 
-    monkeypatch.setattr(judging, "CHECKS", (("breaks", breaks), ("silent", lambda view: []), *CHECKS))
+    checks = (("breaks", breaks), ("silent", lambda view: []), *CHECKS)
+    monkeypatch.setattr(judging, "asked", lambda rung: checks)
     run = make_run(tmp_path / "run", [rung(), rung({"tp": 2})])
     found = {finding.check: finding for finding in judge(run).findings if finding.rung == "tp2"}
     assert found["breaks"].status is found["silent"].status is Status.INCONCLUSIVE

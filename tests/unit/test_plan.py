@@ -35,7 +35,11 @@ def ids(plan: Plan) -> list[str]:
 def test_the_smallest_ladder() -> None:
     assert ids(plan({"tp": 2})) == ["single", "tp2", "single@again", "tp2@cold"]
     assert ids(plan({"tp": 2}, launch={"cold_twin": False})) == ["single", "tp2", "single@again"]
-    assert ids(plan({})) == ["single", "single@again"]
+    assert ids(plan({})) == ["single", "overfit", "learn", "single@again"], (
+        "alone, one device is asked whether it is healthy"
+    )
+    assert ids(plan({}, single={"learn": 0, "overfit": 0})) == ["single", "single@again"]
+    assert ids(plan({"tp": 2}, single={"learn": 9})) == ["single", "learn", "tp2", "single@again", "tp2@cold"]
 
 
 def test_references() -> None:

@@ -1,0 +1,76 @@
+"""Are validation samples others than those of training, alike in kind, and the same each time?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from dist_checks.judging.checks.alone.splits import split, unsplit
+from dist_checks.judging.verdict import Blamed, Finding
+from dist_checks.judging.view import RungView
+
+APART = 0.5
+"""Half of the sum over labels of how far their shares are apart."""
+LONGER = 4.0
+"""Times: the middle length."""
+FEWEST = 200
+"""Labels below which shares say nothing."""
+
+
+def check(view: RungView) -> Iterator[Finding]:
+    """By hashes, lengths and labels."""
+    writer = view.writer("data_validation")
+    if (finding := unsplit(view, writer, "validation")) is not None:
+        yield finding
+        return
+    train, held = split(view, "train"), split(view, "validation")
+    known = dict(zip(train["inputs"], train["ids"], strict=True))
+    shared = [(id, known[each]) for id, each in zip(held["ids"], held["inputs"], strict=True) if each in known]
+    wrong = {"blames": Blamed.RECIPE}
+    apart, longer = _apart(train, held), _longer(train, held)
+    if held.get("again"):
+        yield writer.failed(
+            f"{len(held['again'])} of {len(held['ids'])} validation samples are others when they are read again",
+            **wrong,
+            observed=len(held["again"]),
+            allowed=0,
+            symptom="random_validation",
+        )
+    elif shared:
+        yield writer.failed(
+            f"{len(shared)} of {len(held['ids'])} validation samples are in the training data: "
+            + ", ".join(f"{one} is {two}" for one, two in shared[:3]),
+            **wrong,
+            observed=len(shared),
+            allowed=0,
+            symptom="overlap",
+        )
+    elif apart > APART or longer > LONGER:
+        yield writer.failed(
+            f"labels of validation and training are {apart:.2f} apart, middle lengths differ {longer:.2g} times",
+            **wrong,
+            observed=apart,
+            allowed=APART,
+            symptom="drifted",
+        )
+    else:
+        yield writer.passed(
+            f"none of {len(held['ids'])} validation samples is among {len(train['ids'])} of training; labels are "
+            f"{apart:.2f} apart",
+            observed=apart,
+            allowed=APART,
+        )
+
+
+def _apart(train: Mapping[str, Any], held: Mapping[str, Any]) -> float:
+    counts = [{int(label): int(count) for label, count in each["labels"].items()} for each in (train, held)]
+    totals = [sum(each.values()) for each in counts]
+    if min(totals) < FEWEST:
+        return 0.0
+    labels = set(counts[0]) | set(counts[1])
+    return 0.5 * sum(abs(counts[0].get(x, 0) / totals[0] - counts[1].get(x, 0) / totals[1]) for x in labels)
+
+
+def _longer(train: Mapping[str, Any], held: Mapping[str, Any]) -> float:
+    middles = [sorted(each["lengths"])[len(each["lengths"]) // 2] for each in (train, held)]
+    return float(max(middles) / max(1, min(middles)))

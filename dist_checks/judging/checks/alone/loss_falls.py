@@ -1,0 +1,82 @@
+"""Does the loss fall, and below what the frequencies of labels alone would give?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from dist_checks.judging.losses import losses
+from dist_checks.judging.reach import moved, reached
+from dist_checks.judging.verdict import Blamed, Finding
+from dist_checks.judging.view import RungView
+from dist_checks.rung import Role
+
+FEWEST = 50
+"""Steps below which there is no curve."""
+
+STUCK = 0.03
+"""Part of ln(classes): nearer to it, nothing was learned."""
+
+SLOW = 0.98
+"""A third of the steps that ends above so much of the one before has stopped falling."""
+
+
+def check(view: RungView) -> Iterator[Finding]:
+    """On the rung that learns: a healthy curve falls fast to the entropy of single labels, then more slowly."""
+    writer = view.writer("loss_falls")
+    if view.rung.role is not Role.LEARN:
+        yield writer.skipped("the rung that learns tells")
+        return
+    if view.rung.steps < FEWEST:
+        yield writer.skipped(f"{view.rung.steps} steps are no curve: at least {FEWEST}")
+        return
+    found = losses(view.own)
+    steps = sorted(found)
+    if len(steps) < FEWEST:
+        yield writer.unseen(f"only {len(steps)} steps were recorded: {view.trace.cut}")
+        return
+    values = np.array([found[step].mean for step in steps])
+    _, middle, last = (float(part.mean()) for part in np.array_split(values, 3))
+    end = float(values[-max(5, len(values) // 10) :].mean())
+    classes = int(view.recipe.get("classes") or 0)
+    even = math.log(classes) if classes > 1 else math.nan
+    train = next((split for split in view.observed("split") if split["split"] == "train"), {})
+    unigram = float(train.get("unigram") or math.nan)
+    lines = "".join(
+        f", {name} {value:.3g}"
+        for name, value in ((f"ln({classes})", even), ("entropy of labels", unigram), ("of pairs", train.get("bigram")))
+        if value is not None and math.isfinite(value)
+    )
+    said = f"the loss went from {values[0]:.4g} to {end:.4g} in {len(steps)} steps{lines}"
+    fields = {"step": steps[-1], "observed": end}
+    wrong = {"blames": Blamed.RECIPE}
+    if not math.isfinite(end) or end > values[0] * 1.05 + 0.05:
+        yield writer.failed(said, **fields, **wrong, allowed=float(values[0]), symptom="loss_rises")
+    elif abs(end - even) <= STUCK * even and unigram < (1 - STUCK) * even:
+        yield writer.failed(
+            said, **fields, **wrong, allowed=(1 - STUCK) * even, symptom="loss_stuck", suspects=_suspects(view)
+        )
+    elif end > unigram - 0.02 and last > SLOW * middle:
+        yield writer.failed(
+            said, **fields, **wrong, allowed=unigram, symptom="loss_at_frequencies", suspects=_suspects(view)
+        )
+    elif end > unigram and not view.recipe.get("starts_trained"):
+        yield writer.failed(f"{said}; it still falls", **fields, **wrong, allowed=unigram, symptom="loss_slow")
+    else:
+        limit = unigram if math.isfinite(unigram) else float(values[0])
+        yield writer.passed(said, **fields, allowed=limit)
+
+
+def _suspects(view: RungView) -> list[str]:
+    """The first of them, by what the trace tells: do weights move, do gradients reach them?"""
+    flows, moves = reached(view.own), moved(view.own)
+    if flows is not None and flows < 0.9:
+        return ["flow"]
+    covers = {name for group in view.trace.header.get("optimizer") or () for name in group.get("parameters") or ()}
+    if None in covers:
+        return ["optimizer"]
+    if moves is not None and moves < 0.9:
+        return ["rate", "optimizer"]
+    return ["labels", "inputs"] if moves else []

@@ -1,0 +1,26 @@
+"""What the rung that learns has written down of the data: training or validation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dist_checks.judging.verdict import Finding
+from dist_checks.judging.view import RungView, Writer
+from dist_checks.rung import Role
+
+
+def split(view: RungView, name: str) -> Mapping[str, Any]:
+    """Empty where there is none of that name."""
+    return next((each for each in view.observed("split") if each["split"] == name), {})
+
+
+def unsplit(view: RungView, writer: Writer, *names: str) -> Finding | None:
+    """Why nothing can be said of the splits; None where all of them are there."""
+    if view.rung.role is not Role.LEARN:
+        return writer.skipped("the rung that learns looks at the data")
+    if not split(view, "train"):
+        return writer.unseen(f"the data were not looked at: {view.trace.cut}")
+    if any(not split(view, name) for name in names):
+        return writer.skipped("the recipe has no validation samples")
+    return None

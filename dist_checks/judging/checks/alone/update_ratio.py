@@ -1,0 +1,67 @@
+"""How far does a step move each weight, relative to the weight?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from dist_checks.judging.logical import Key
+from dist_checks.judging.moves import moves
+from dist_checks.judging.tolerance import EPS, eps_of
+from dist_checks.judging.verdict import Blamed, Finding
+from dist_checks.judging.view import RungView
+from dist_checks.trace import NO_ITEM, Kind
+
+MOST = 1.0
+"""Update over weight, of matrices: 1e-3 is usual in large models; the built-in recipes, small and fast, have 0.1."""
+
+
+def check(view: RungView) -> Iterator[Finding]:
+    """Of matrices. A parameter with a gradient that never moves fails, unless its 16-bit type rounds the step away:
+    that is what ``updates`` is about."""
+    writer = view.writer("update_ratio")
+    weights, gradients = view.own.full(Kind.WEIGHT), view.own.full(Kind.GRADIENT)
+    steps = moves(view.own)
+    rows = view.trace.header.get("parameters") or ()
+    matrices = {str(row["name"]) for row in rows if len(row.get("shape") or ()) > 1 and not row.get("tied")}
+    ratios: dict[str, list[float]] = {}
+    moved: dict[str, bool] = {}
+    for row in range(len(steps)):
+        key = steps.key(row)
+        size = weights.rows.get(Key(key.name, key.step, NO_ITEM))
+        if size is None or view.own.skipped(key.step):
+            continue
+        step = float(np.linalg.norm(steps.sketch[row]))
+        moved[key.name] = moved.get(key.name, False) or step > 0
+        if key.name in matrices and weights.norm[size] > 0:
+            ratios.setdefault(key.name, []).append(step / float(weights.norm[size]))
+    if not moved:
+        yield writer.unseen("no two steps with weights one after the other were recorded")
+        return
+    pushed = {gradients.names[t] for t, s in zip(gradients.tensor, gradients.sum_squares, strict=True) if s > 0}
+    narrow = {name for at, name in enumerate(weights.names) if eps_of(weights.dtypes[at]) > EPS["float32"]}
+    still = [name for name, any_ in moved.items() if not any_ and name in pushed and name not in narrow]
+    middle = {name: float(np.median(values)) for name, values in ratios.items()}
+    if still:
+        covered = {name for group in view.trace.header.get("optimizer") or () for name in group.get("parameters") or ()}
+        yield writer.failed(
+            f"{len(still)} of {len(moved)} parameters have a gradient and never move: {', '.join(still[:4])}",
+            tensor=still[0],
+            observed=0.0,
+            blames=Blamed.RECIPE,
+            symptom="updates_small",
+            suspects=("rate",) if set(still) <= covered else ("optimizer",),
+        )
+        return
+    if not middle:
+        yield writer.skipped("there is no matrix")
+        return
+    most, least = max(middle, key=lambda n: middle[n]), min(middle, key=lambda n: middle[n])
+    words = f"a step moves {most} by {middle[most]:.2e} of itself, {least} by {middle[least]:.2e}"
+    if middle[most] > MOST:
+        yield writer.failed(
+            words, tensor=most, observed=middle[most], allowed=MOST, blames=Blamed.RECIPE, symptom="updates_large"
+        )
+    else:
+        yield writer.passed(words, tensor=most, observed=middle[most], allowed=MOST)

@@ -1,0 +1,38 @@
+"""Are norms and biases spared from weight decay, where the recipe says so?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dist_checks.judging.verdict import Blamed, Finding
+from dist_checks.judging.view import RungView
+
+
+def check(view: RungView) -> Iterator[Finding]:
+    """Parameters of one dimension in a group with weight decay, by the optimizer's own table."""
+    writer = view.writer("weight_decay_groups")
+    if not view.recipe.get("spares_norms"):
+        yield writer.skipped("the recipe does not say that norms and biases are spared (spares_norms)")
+        return
+    shapes = {str(row["name"]): row.get("shape") or () for row in view.trace.header.get("parameters") or ()}
+    groups = view.trace.header.get("optimizer") or ()
+    decayed = [
+        str(name)
+        for group in groups
+        if (group.get("weight_decay") or 0) > 0
+        for name in group.get("parameters") or ()
+        if name is not None and len(shapes.get(str(name), (1, 1))) < 2
+    ]
+    if not groups:
+        yield writer.unseen("the table of the optimizer was not recorded")
+    elif decayed:
+        yield writer.failed(
+            f"{len(decayed)} norms and biases have weight decay: {', '.join(decayed[:4])}",
+            tensor=decayed[0],
+            observed=len(decayed),
+            allowed=0,
+            blames=Blamed.RECIPE,
+            symptom="decayed_norms",
+        )
+    else:
+        yield writer.passed("no parameter of one dimension has weight decay", observed=0, allowed=0)

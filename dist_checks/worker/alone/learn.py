@@ -1,0 +1,77 @@
+"""The rung that looks at model and data first, and then learns long enough for a curve."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from dist_checks.recipes.base import Batch, Recipe
+from dist_checks.worker import rng
+from dist_checks.worker.alone import showing, statistics
+from dist_checks.worker.alone.activations import activations
+from dist_checks.worker.alone.causal import BATCH, alignment, causal, documents
+from dist_checks.worker.alone.outputs import quietly
+from dist_checks.worker.loop import Trainer
+
+Look = Callable[[nn.Module, Recipe, Batch], dict[str, Any] | None]
+
+LOOKS: tuple[tuple[str, Look], ...] = (
+    ("causal", causal),
+    ("alignment", alignment),
+    ("documents", documents),
+    ("activations", activations),
+)
+"""What is tried on the untrained model, with a few samples."""
+
+VALIDATIONS = 4
+"""How often the validation loss is taken, after the one before the first step."""
+CHUNK = 32
+"""Samples of a forward pass."""
+
+
+def held_out(recipe: Recipe) -> range:
+    """The ids of samples that are never trained on."""
+    return range(recipe.samples, recipe.samples + recipe.held_out)
+
+
+class LearnTrainer(Trainer):
+    """One device, all of the training data, epoch after epoch."""
+
+    def run(self) -> None:
+        with rng.kept(self.world.device):
+            self.examine()
+            self.validate()
+        every = max(1, self.rung.steps // VALIDATIONS)
+        for index in range(self.rung.steps):
+            self.step(index)
+            if (index + 1) % every == 0:
+                with rng.kept(self.world.device):
+                    self.validate()
+        self.probe.close()
+
+    def examine(self) -> None:
+        _, [ids] = self.read(0)
+        batch = self.collate(ids[:BATCH])
+        for what, look in LOOKS:
+            with self.autocast():
+                found = look(self.model, self.recipe, batch)
+            self.probe.observe(what, **(found if found is not None else {"missing": True}))
+        self.probe.observe("shown", **showing.page(self.recipe, self.train.batch, self.rung.seed))
+        self.probe.observe("split", **statistics.split(self.recipe, "train", range(self.recipe.samples)))
+        if held := held_out(self.recipe):
+            self.probe.observe("split", **statistics.split(self.recipe, "validation", held))
+
+    def validate(self) -> None:
+        """The loss of samples that are never trained on."""
+        ids = held_out(self.recipe)
+        if not ids:
+            return
+        loss_sum, targets = 0.0, 0
+        with quietly(self.model):
+            for start in range(0, len(ids), CHUNK):
+                batch = self.collate(ids[start : start + CHUNK])
+                loss_sum += float(self.forward(batch))
+                targets += batch.count
+        self.probe.observe("validation", loss_sum=loss_sum, targets=targets)

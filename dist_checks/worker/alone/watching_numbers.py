@@ -1,0 +1,76 @@
+"""Which operation first makes a number that is not finite, and how near to the end of their range the others come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from dist_checks.probe.header import dtype_name
+
+VIEWS = ("view", "_unsafe_view", "t", "transpose", "expand", "detach", "slice", "select", "unsqueeze", "alias")
+"""Show what is there already: where it was made is asked."""
+
+
+class Numbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """As a context, around forward and backward of ``model``."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.first: dict[str, Any] | None = None
+        """``{module, operation, dtype, backward, largest_input}``."""
+        self.largest: dict[str, float] = {}
+        """Largest finite magnitude of what the operations of each module gave, in the order of first sight."""
+        self._stack: list[str] = []
+        self._handles = []
+        for name, module in model.named_modules():
+            self._handles.append(module.register_forward_pre_hook(_enter(self._stack, name), prepend=True))
+            self._handles.append(module.register_forward_hook(_leave(self._stack), always_call=True))
+
+    def remove(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        output = func(*args, **(kwargs or {}))
+        name = func.__name__.partition(".")[0]
+        backward = torch._C._current_graph_task_id() != -1
+        module = "" if backward else self._stack[-1] if self._stack else ""
+        for x in tree_leaves(output):
+            if not isinstance(x, Tensor) or not x.is_floating_point() or not x.numel():
+                continue
+            finite = torch.isfinite(x)
+            if not backward:
+                kept = x.detach().masked_fill(~finite, 0).abs().max()
+                self.largest[module] = max(self.largest.get(module, 0.0), float(kept))
+            if self.first is None and name not in VIEWS and not bool(finite.all()):
+                inputs = [y for y in tree_leaves((args, kwargs)) if isinstance(y, Tensor) and y.is_floating_point()]
+                self.first = {
+                    "module": module,
+                    "operation": name,
+                    "dtype": dtype_name(x.dtype),
+                    "backward": backward,
+                    "largest_input": max((_largest(y) for y in inputs), default=0.0),
+                }
+        return output
+
+
+def _largest(x: Tensor) -> float:
+    return float(x.detach().nan_to_num(0.0, 0.0, 0.0).abs().max()) if x.numel() else 0.0
+
+
+def _enter(stack: list[str], name: str) -> Callable[[nn.Module, Any], None]:
+    return lambda module, args: stack.append(name)
+
+
+def _leave(stack: list[str]) -> Callable[[nn.Module, Any, Any], None]:
+    def leave(module: nn.Module, args: Any, output: Any) -> None:
+        stack.pop()
+
+    return leave
