@@ -13,7 +13,7 @@ from dist_checks.asking import ask
 from dist_checks.judging.modules import first_difference
 from dist_checks.judging.replayed import sentences
 from dist_checks.judging.triage import SYMPTOMS, find
-from dist_checks.judging.verdict import ExitCode, Status
+from dist_checks.judging.verdict import ExitCode
 from dist_checks.matrix import ConfigError, Matrix
 from dist_checks.report import batch as pages
 
@@ -63,7 +63,7 @@ def compare_models(
     mapped = _names(names) if names else {}
     asked = {"reference": reference, "mine": mine, "map": mapped, "inputs": inputs, "fault": fault}
     found = first_difference(ask(f"{ALONE}.comparing:main", asked))
-    print(f"{found.status.name if found.status is Status.FAIL else found.status} {found.message}")
+    print(f"{found.status.name} {found.message}")
     for suspect in found.suspects[:3]:
         print(f"     suspect  {suspect}")
     if found.change:

@@ -236,14 +236,19 @@ class Matrix:
     @property
     def learn_steps(self) -> int:
         """0: rung zero does not learn."""
-        given, alone = self.single.learn, not any(self.axes.values())
-        return given if given is not None else LEARN_STEPS * alone
+        given = self.single.learn
+        return given if given is not None else LEARN_STEPS * self._one_device
 
     @property
     def overfit_samples(self) -> int:
         """0: rung zero memorises nothing."""
-        given, alone = self.single.overfit, not any(self.axes.values())
-        return given if given is not None else OVERFIT_SAMPLES * alone
+        given = self.single.overfit
+        return given if given is not None else OVERFIT_SAMPLES * self._one_device
+
+    @property
+    def _one_device(self) -> bool:
+        """Nothing else is on the ladder."""
+        return not any(self.axes.values()) and not self.combine.include
 
     @property
     def plain(self) -> str:

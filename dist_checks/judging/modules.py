@@ -47,7 +47,11 @@ def first_difference(seen: Mapping[str, Any]) -> Finding:
                 tensor=str(row["name"]),
                 observed=float(row["distance"]),
             )
-    more = f"; {len(seen['unmatched'])} of its weights have no counterpart" if seen.get("unmatched") else ""
+    more = (
+        f"; {len(seen['unmatched'])} of its weights have no counterpart: give a map of names"
+        if seen.get("unmatched")
+        else ""
+    )
     worst = max(float(row["distance"]) for row in rows)
     return _finding(
         Status.INCONCLUSIVE if seen.get("unmatched") else Status.PASS,

@@ -24,7 +24,7 @@ def sentences(seen: Mapping[str, Any]) -> list[str]:
     if watched["first"] is None:
         out.append(f"in {precision}: every number is finite")
     else:
-        out.append(f"in {precision}: {_first(watched['first'])}")
+        out.append(f"in {precision}: {_first(watched['first'])}{_nan(watched)}")
     if precision != "fp32":
         if wide["first"] is None:
             name, value = (wide["largest"] or [["", 0.0]])[0]
@@ -48,8 +48,17 @@ def _pair(numbers: Any) -> str:
 def _first(first: Mapping[str, Any] | None) -> str:
     if first is None:
         return "the sums are not finite"
-    where = "in backward" if first["backward"] else f"in {first['module'] or 'the loss'}"
     return (
-        f"the first number that is not finite comes out of {first['operation']} {where} ({first['dtype']}; the largest "
-        f"finite number that went in is {first['largest_input']:.4g})"
+        f"the first number that is not finite comes out of {_where(first)} ({first['dtype']}; the largest finite "
+        f"number that went in is {first['largest_input']:.4g})"
     )
+
+
+def _nan(seen: Mapping[str, Any]) -> str:
+    nan = seen.get("nan")
+    return f"; the first NaN out of {_where(nan)}" if nan and nan != seen["first"] else ""
+
+
+def _where(found: Mapping[str, Any]) -> str:
+    where = "in backward" if found["backward"] else f"in {found['module'] or 'the model or its loss'}"
+    return f"{found['operation']} {where}"

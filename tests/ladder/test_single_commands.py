@@ -7,7 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from ladders import Ladder
 
 HERE = Path(__file__).parent
@@ -22,33 +21,18 @@ def dist_checks(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=600,
         check=False,
     )
 
 
-@pytest.mark.parametrize(
-    ("fault", "said"),
-    [
-        ("", "PASS 27 modules and 27 gradients are equal"),
-        ("norm_epsilon_times_thousand", "suspect  another epsilon in a norm"),
-        ("rotary_base_of_another_model", "suspect  another base, scale or order of pairs in rotary embedding"),
-        ("causal_mask_missing", "outputs are equal up to blocks.0.attention.o"),
-    ],
-)
-def test_compare_models(tmp_path: Path, fault: str, said: str) -> None:
+def test_compare_models(tmp_path: Path) -> None:
     models = ("reference_models:gpt", "reference_models:gpt")
-    ended = dist_checks("compare-models", *models, *(["--fault", fault] if fault else []), cwd=tmp_path)
-    assert ended.returncode == (1 if fault else 0), ended.stderr
-    assert said in ended.stdout
-
-
-def test_compare_models_by_a_map_of_names(tmp_path: Path) -> None:
-    (tmp_path / "names.toml").write_text('body = ""\n')
-    (tmp_path / "names.toml").write_text('"body" = "gpt"\n')
-    ended = dist_checks("compare-models", "reference_models:gpt", "reference_models:Renamed", cwd=tmp_path)
-    assert ended.returncode == 3
-    assert "give a map" in ended.stdout
+    ended = dist_checks("compare-models", *models, "--fault", "norm_epsilon_times_thousand", cwd=tmp_path)
+    assert ended.returncode == 1, ended.stderr
+    assert ended.stdout.startswith("FAIL outputs are equal up to blocks.0.norm1")
+    assert "\n     suspect  another epsilon in a norm\n" in ended.stdout
+    assert "\n     next  " in ended.stdout
 
 
 def test_show_batch(tmp_path: Path) -> None:
@@ -68,7 +52,8 @@ def test_replay_names_the_operation_and_clears_without_the_sample(ladder: Ladder
     ended = dist_checks("replay", str(folder), "--fault", "nan_from_one_letter", cwd=tmp_path)
     assert ended.returncode == 0, ended.stderr
     assert "reproduces, bit for bit" in ended.stdout
-    assert "comes out of log in the loss" in ended.stdout or "comes out of log in the model" in ended.stdout
+    assert "comes out of log in the model" in ended.stdout
+    assert "the first NaN out of mul in the model" in ended.stdout
     healthy = dist_checks("replay", str(folder), cwd=tmp_path)
     assert healthy.returncode == 1, "the same step, computed otherwise, does not reproduce"
     assert "does not reproduce" in healthy.stdout

@@ -106,10 +106,10 @@ def _floating(output: Any) -> Tensor | None:
 
 
 def _mapped(name: str, names: Mapping[str, str]) -> str:
-    """The longest part of ``names`` that ``name`` begins with is replaced."""
+    """The longest part of ``names`` that ``name`` begins with is replaced; "" is the whole model."""
     for mine in sorted(names, key=len, reverse=True):
         if name == mine or name.startswith(f"{mine}."):
-            return names[mine] + name[len(mine) :]
+            return (names[mine] + name[len(mine) :]).removeprefix(".")
     return name
 
 

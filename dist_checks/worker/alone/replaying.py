@@ -54,7 +54,7 @@ def main(payload: Mapping[str, Any]) -> None:
 
 
 def step(saved: Mapping[str, Any], rung: Rung, without: Sequence[int] = (), watched: bool = False) -> dict[str, Any]:
-    """``{numbers: [loss sum, gradient norm], first, largest}``; see :class:`Numbers`."""
+    """``{numbers: [loss sum, gradient norm], first, nan, largest}``; see :class:`Numbers`."""
     trainer = _trainer(saved, rung)
     torch.set_rng_state(saved["rng"])
     random.setstate(saved["python"])
@@ -70,10 +70,10 @@ def step(saved: Mapping[str, Any], rung: Rung, without: Sequence[int] = (), watc
         numbers.remove()
     trainer.unscale()
     norm = trainer.total_norm(trainer.parameters()).item()
-    found: dict[str, Any] = {"numbers": [loss_sum, norm], "first": None, "largest": []}
+    found: dict[str, Any] = {"numbers": [loss_sum, norm], "first": None, "nan": None, "largest": []}
     if numbers is not None:
         top = sorted(numbers.largest.items(), key=lambda each: -each[1])[:8]
-        found |= {"first": numbers.first, "largest": [[name, value] for name, value in top]}
+        found |= {"first": numbers.first, "nan": numbers.nan, "largest": [[name, value] for name, value in top]}
     return found
 
 

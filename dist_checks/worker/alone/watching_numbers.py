@@ -12,8 +12,10 @@ from torch.utils._pytree import tree_leaves
 
 from dist_checks.probe.header import dtype_name
 
-VIEWS = ("view", "_unsafe_view", "t", "transpose", "expand", "detach", "slice", "select", "unsqueeze", "alias")
-"""Show what is there already: where it was made is asked."""
+MADE = ("scalar_tensor", "full", "full_like", "new_full", "fill", "fill_", "masked_fill", "masked_fill_", "where")
+"""Put a number there that somebody wrote down: the infinity of a mask is meant."""
+
+FINITE, LOW, HIGH, NAN = range(4)
 
 
 class Numbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -22,7 +24,10 @@ class Numbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, model: nn.Module) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.first: dict[str, Any] | None = None
-        """``{module, operation, dtype, backward, largest_input}``."""
+        """``{module, operation, dtype, backward, largest_input}`` of the operation whose output is worse than anything
+        that went into it: minus infinity (which masks have), infinity, NaN."""
+        self.nan: dict[str, Any] | None = None
+        """The same of the first NaN."""
         self.largest: dict[str, float] = {}
         """Largest finite magnitude of what the operations of each module gave, in the order of first sight."""
         self._stack: list[str] = []
@@ -42,6 +47,7 @@ class Numbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
         name = func.__name__.partition(".")[0]
         backward = torch._C._current_graph_task_id() != -1
         module = "" if backward else self._stack[-1] if self._stack else ""
+        worst = FINITE
         for x in tree_leaves(output):
             if not isinstance(x, Tensor) or not x.is_floating_point() or not x.numel():
                 continue
@@ -49,16 +55,27 @@ class Numbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if not backward:
                 kept = x.detach().masked_fill(~finite, 0).abs().max()
                 self.largest[module] = max(self.largest.get(module, 0.0), float(kept))
-            if self.first is None and name not in VIEWS and not bool(finite.all()):
-                inputs = [y for y in tree_leaves((args, kwargs)) if isinstance(y, Tensor) and y.is_floating_point()]
-                self.first = {
+            if not bool(finite.all()):
+                worst = max(worst, _level(x))
+        if worst > FINITE and name not in MADE and (self.first is None or (self.nan is None and worst is NAN)):
+            inputs = [y for y in tree_leaves((args, kwargs)) if isinstance(y, Tensor) and y.is_floating_point()]
+            if worst > max(map(_level, inputs), default=FINITE):
+                found = {
                     "module": module,
                     "operation": name,
-                    "dtype": dtype_name(x.dtype),
+                    "dtype": dtype_name(next(x.dtype for x in tree_leaves(output) if isinstance(x, Tensor))),
                     "backward": backward,
-                    "largest_input": max((_largest(y) for y in inputs), default=0.0),
+                    "largest_input": max(map(_largest, inputs), default=0.0),
                 }
+                self.first = self.first or found
+                self.nan = found if worst is NAN else self.nan
         return output
+
+
+def _level(x: Tensor) -> int:
+    if bool(torch.isfinite(x).all()):
+        return FINITE
+    return NAN if bool(torch.isnan(x).any()) else HIGH if bool(torch.isposinf(x).any()) else LOW
 
 
 def _largest(x: Tensor) -> float:

@@ -39,13 +39,13 @@ from dist_checks.rung import Role
 # In the order of cause and effect, as the others: what is wrong with data and model comes before what follows from it.
 ALONE: tuple[tuple[str, Callable[[RungView], Iterable[Finding]]], ...] = (
     ("data_labels", data_labels.check),
+    ("alignment", alignment.check),
     ("data_padding", data_padding.check),
     ("data_special_tokens", data_special_tokens.check),
     ("data_duplicates", data_duplicates.check),
     ("data_inputs", data_inputs.check),
     ("data_validation", data_validation.check),
     ("data_mixture", data_mixture.check),
-    ("alignment", alignment.check),
     ("causal", causal.check),
     ("documents", documents.check),
     ("non_finite", non_finite.check),

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from dist_checks.judging.logical import Key
+from dist_checks.judging.logical import Full, Key
 from dist_checks.judging.moves import moves
 from dist_checks.judging.tolerance import EPS, eps_of
 from dist_checks.judging.verdict import Blamed, Finding
@@ -15,6 +15,13 @@ from dist_checks.trace import NO_ITEM, Kind
 
 MOST = 1.0
 """Update over weight, of matrices: 1e-3 is usual in large models; the built-in recipes, small and fast, have 0.1."""
+
+NOISE = 1e-6
+"""Of the largest gradient of a step: below it, one that is zero in exact arithmetic (of a key bias, say) holds rounding
+alone, and may well be rounded away."""
+
+FEWEST = 5
+"""Steps after which a learning rate that is still zero is no warm-up any more."""
 
 
 def check(view: RungView) -> Iterator[Finding]:
@@ -36,10 +43,14 @@ def check(view: RungView) -> Iterator[Finding]:
         moved[key.name] = moved.get(key.name, False) or step > 0
         if key.name in matrices and weights.norm[size] > 0:
             ratios.setdefault(key.name, []).append(step / float(weights.norm[size]))
+    rates = [view.trace.ranks[0].steps.get(step, {}).get("learning_rates") for step in {int(at) for at in steps.step}]
+    if len(rates) < FEWEST and rates and not any(rate for each in rates for rate in each or (1.0,)):
+        yield writer.skipped(f"the learning rate is zero in the {len(rates)} steps that there are: a warm-up begins so")
+        return
     if not moved:
         yield writer.unseen("no two steps with weights one after the other were recorded")
         return
-    pushed = {gradients.names[t] for t, s in zip(gradients.tensor, gradients.sum_squares, strict=True) if s > 0}
+    pushed = _pushed(gradients)
     narrow = {name for at, name in enumerate(weights.names) if eps_of(weights.dtypes[at]) > EPS["float32"]}
     still = [name for name, any_ in moved.items() if not any_ and name in pushed and name not in narrow]
     middle = {name: float(np.median(values)) for name, values in ratios.items()}
@@ -65,3 +76,13 @@ def check(view: RungView) -> Iterator[Finding]:
         )
     else:
         yield writer.passed(words, tensor=most, observed=middle[most], allowed=MOST)
+
+
+def _pushed(gradients: Full) -> set[str]:
+    """Names of those with a gradient that is no rounding."""
+    out = set[str]()
+    for step in gradients.steps:
+        rows = gradients.at(step)
+        least = NOISE**2 * max((float(gradients.sum_squares[row]) for row in rows), default=0.0)
+        out |= {gradients.names[gradients.tensor[row]] for row in rows if gradients.sum_squares[row] > least}
+    return out

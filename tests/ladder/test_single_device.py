@@ -26,7 +26,6 @@ CASES = [
     ("attention_does_nothing", LOOK, "causal", "learn", "inputs_ignored", "attention"),
     ("optimizer_holds_copies", NONE, "optimizer_covers", "single", "optimizer_wrong", "stale"),
     ("optimizer_misses_biases", NONE, "optimizer_covers", "single", "optimizer_wrong", "missing"),
-    ("rate_is_zero", LEARN, "loss_falls", "learn", "loss_stuck", "rate"),
     ("rate_times_three_hundred", OVERFIT, "overfit", "overfit", "not_memorised", "rate"),
     ("loss_summed", LEARN, "clipping", "learn", "clipped_always", "limit"),
     ("padding_as_label", LOOK, "data_padding", "learn", "padding_counts", "pad"),
@@ -55,6 +54,14 @@ def test_caught_with_its_suspect_first(
     row = SYMPTOMS[symptom]
     assert (found["symptom"], found["suspects"][0], found["next"]) == (symptom, row.suspects[suspect], row.change)
     assert f"({check} of {rung})" in report["sentence"], "what is caught is what the verdict says first"
+
+
+def test_a_loss_that_is_stuck_has_its_cause_named_first(ladder: Ladder) -> None:
+    outcome = ladder({}, fault="rate_is_zero", single=LEARN, options=SMALL)
+    assert "(update_ratio of learn)" in outcome.report["sentence"], "weights that do not move are the cause"
+    rates = [findings(outcome.report, check, "learn")[0] for check in ("update_ratio", "loss_falls")]
+    assert [found["symptom"] for found in rates] == ["updates_small", "loss_stuck"]
+    assert all(f["suspects"][0] == SYMPTOMS[f["symptom"]].suspects["rate"] for f in rates)
 
 
 def test_packed_documents_see_only_themselves(ladder: Ladder) -> None:
