@@ -22,7 +22,7 @@ from dist_checks.diffs import diffs
 from dist_checks.judging.verdict import ExitCode
 from dist_checks.launching import submits
 from dist_checks.matrix import SAMPLE, ConfigError, Matrix, load, parse, preset
-from dist_checks.report import ladder, table, terminal
+from dist_checks.report import ladder, table, tensorboard, terminal
 from dist_checks.report.visible import MESSAGE, visible
 from dist_checks.run_folder import new_folder
 from dist_checks.submitting import run_there, settle, submitted
@@ -56,6 +56,9 @@ Address = Annotated[str, typer.Option("--address", help="of a Ray cluster: as --
 Nodelist = Annotated[str, typer.Option("--nodelist", help="use only these nodes of a cluster: n1,n[3-4]")]
 Strict = Annotated[bool, typer.Option("--strict", help="exit with 1, not 3, where something could not be observed")]
 Json = Annotated[bool, typer.Option("--json", help="print report.json instead of the summary")]
+TensorBoard = Annotated[
+    Path | None, typer.Option("--tensorboard", metavar="DIR", help="also write the curves of each rung as event files")
+]
 
 
 @app.command()
@@ -137,6 +140,7 @@ def run(
     ] = None,
     detach: Annotated[bool, typer.Option("--detach", help="slurm: submit, and do not wait")] = False,
     failed_in: Annotated[Path | None, typer.Option(hidden=True)] = None,
+    events: TensorBoard = None,
     resume: Annotated[
         Path | None, typer.Option(metavar="RUN", help="run only what is missing of a run that was cut short")
     ] = None,
@@ -161,7 +165,7 @@ def run(
         ):
             raise ConfigError("--resume takes the matrix and all choices of the run itself: give --fault at most")
         outcome = resuming.resume(resume, fault=fault or None, show=terminal.progress)
-        _print(outcome.report, resume, as_json)
+        _print(outcome.report, resume, as_json, events)
         raise typer.Exit(outcome.exit_code(strict=strict))
     chosen, text, given = _matrix(matrix, preset, steps)
     ray = [*(ray or ()), f"address={address}"] if address else ray
@@ -183,7 +187,7 @@ def run(
         print(f"Slurm job {submitted(folder)} submitted; when it is over: dist-checks judge {folder}")
         raise typer.Exit(ExitCode.PASS)
     outcome = session.run(placed, **asked, show=terminal.progress)
-    _print(outcome.report, outcome.folder, as_json)
+    _print(outcome.report, outcome.folder, as_json, events)
     raise typer.Exit(outcome.exit_code(strict=strict))
 
 
@@ -289,13 +293,14 @@ def report(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="a run's folder")] = Path("runs/latest"),
     as_json: Json = False,
     as_table: Annotated[bool, typer.Option("--table", help="print a Markdown table of the rungs instead")] = False,
+    events: TensorBoard = None,
 ) -> None:
     """Write the pages of a judged run again, and print its summary."""
     written = session.pages(folder)
     if as_table:
         print(table.render(written), end="")
     else:
-        _print(written, folder, as_json)
+        _print(written, folder, as_json, events)
 
 
 @app.command("show-batch")
@@ -347,7 +352,12 @@ def _placed(
     return parse(data, source="the command line") if launcher or slurm or ray or nodelist else matrix
 
 
-def _print(report: dict[str, object], folder: Path, as_json: bool) -> None:
+def _print(report: dict[str, object], folder: Path, as_json: bool, events: Path | None = None) -> None:
+    if events is not None:
+        try:
+            tensorboard.write(report, events)
+        except OSError as error:
+            raise ConfigError(f"--tensorboard: {error.filename} cannot be written: {error.strerror}") from None
     if as_json:
         json.dump(report, sys.stdout, indent=1)
         print()

@@ -16,7 +16,8 @@ def check(view: RungView) -> Iterator[Finding]:
     rows = view.trace.header.get("parameters") or ()
     trained = [str(row["name"]) for row in rows if row.get("trainable", True) and not row.get("tied")]
     if not len(gradients) or not trained:
-        yield writer.unseen(f"no gradients were recorded: {view.trace.cut}" if view.trace.cut else "no gradients")
+        said = "no gradients were recorded"
+        yield writer.unseen(f"{said}: {view.trace.cut}") if view.trace.cut else writer.skipped(said)
         return
     there, some = set(gradients.names), set[str]()
     for tensor, squares, bad in zip(gradients.tensor, gradients.sum_squares, gradients.nonfinite, strict=True):

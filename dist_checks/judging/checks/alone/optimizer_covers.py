@@ -16,7 +16,8 @@ def check(view: RungView) -> Iterator[Finding]:
     header = view.trace.header
     rows, groups = header.get("parameters") or (), header.get("optimizer") or ()
     if not rows or not groups:
-        yield writer.unseen("the tables of parameters and of the optimizer were not recorded")
+        said = "the tables of parameters and of the optimizer were not recorded"
+        yield writer.unseen(f"{said}: {view.trace.cut}") if view.trace.cut else writer.skipped(said)
         return
     trained = [str(row["name"]) for row in rows if row.get("trainable", True) and not row.get("tied")]
     tied = {str(row["name"]): str(row["tied"]) for row in rows if row.get("tied")}

@@ -33,7 +33,8 @@ def check(view: RungView) -> Iterator[Finding]:
         return
     found = losses(view.own).get(0)
     if found is None or not found.targets:
-        yield writer.unseen(f"the first step was not recorded: {view.trace.cut}")
+        said = "the loss of the first step was not recorded"
+        yield writer.unseen(f"{said}: {view.trace.cut}") if view.trace.cut else writer.skipped(said)
         return
     even, noise = math.log(int(classes)), NOISE / math.sqrt(found.targets)
     lowest, highest = even - max(BELOW * even, noise), even + ABOVE + noise

@@ -48,7 +48,8 @@ def check(view: RungView) -> Iterator[Finding]:
         yield writer.skipped(f"the learning rate is zero in the {len(rates)} steps that there are: a warm-up begins so")
         return
     if not moved:
-        yield writer.unseen("no two steps with weights one after the other were recorded")
+        said = "no two steps with weights one after the other were recorded"
+        yield writer.unseen(f"{said}: {view.trace.cut}") if view.trace.cut else writer.skipped(said)
         return
     pushed = _pushed(gradients)
     narrow = {name for at, name in enumerate(weights.names) if eps_of(weights.dtypes[at]) > EPS["float32"]}

@@ -24,7 +24,8 @@ def check(view: RungView) -> Iterator[Finding]:
         if name is not None and len(shapes.get(str(name), (1, 1))) < 2
     ]
     if not groups:
-        yield writer.unseen("the table of the optimizer was not recorded")
+        said = "the table of the optimizer was not recorded"
+        yield writer.unseen(f"{said}: {view.trace.cut}") if view.trace.cut else writer.skipped(said)
     elif decayed:
         yield writer.failed(
             f"{len(decayed)} norms and biases have weight decay: {', '.join(decayed[:4])}",
