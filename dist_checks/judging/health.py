@@ -15,6 +15,7 @@ from dist_checks.rung import Role
 from dist_checks.trace import NO_ITEM, Kind
 
 MOST_TENSORS = 80
+CLASSES = ("names", "counts", "right", "losses", "confusion", "worst")
 
 
 def health(view: RungView) -> dict[str, Any] | None:
@@ -25,7 +26,7 @@ def health(view: RungView) -> dict[str, Any] | None:
     events = view.trace.ranks[0].steps
     steps = sorted(events)
     train = next((each for each in view.observed("split") if each["split"] == "train"), {})
-    shown = next(iter(view.observed("shown")), {})
+    shown, told = next(iter(view.observed("shown")), {}), next(iter(view.observed("classes")), {})
     return {
         "steps": steps,
         "norm": [events[step].get("norm_used") for step in steps],
@@ -38,6 +39,8 @@ def health(view: RungView) -> dict[str, Any] | None:
         ],
         "heat": _heat(view),
         "activations": [dict(row) for each in view.observed("activations")[:1] for row in each.get("functions") or ()],
+        "classes": {key: value for key, value in told.items() if key in CLASSES},
+        "metrics": [[each["step"], dict(each["values"])] for each in view.observed("metrics") if each["values"]],
         "shown": {key: shown[key] for key in ("rows", "shape") if key in shown},
         "data": {
             "first_batch": zlib.crc32(repr(shown.get("rows")).encode()),

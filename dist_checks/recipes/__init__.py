@@ -14,6 +14,7 @@ BUILT_IN = {
     "gpt": "dist_checks.recipes.gpt:GPTRecipe",
     "moe": "dist_checks.recipes.moe:MoERecipe",
     "huggingface": "dist_checks.recipes.huggingface:CausalLMRecipe",
+    "mlp": "dist_checks.recipes.mlp:MLPRecipe",
     "packed": "dist_checks.recipes.packed:PackedRecipe",
 }
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-from dist_checks.report import batch, svg
+from dist_checks.report import batch, classes, svg
 from dist_checks.report.visible import shorten
 
 CELL, ROW, LEFT = 14, 11, 190
@@ -23,7 +23,7 @@ def pictures(health: Mapping[str, Any], losses: Sequence[float | None]) -> Marku
         if heat.get(key):
             parts.append(_figure(f"{words}, log10, by parameter and step", heat_map(words, heat, heat[key])))
     charts = Markup('<div class="charts">{}</div>').format(Markup("").join(parts))
-    return charts + _activations(health) + _shown(health) + _data(health)
+    return charts + _activations(health) + classes.tables(health) + _shown(health) + _data(health)
 
 
 def _figure(caption: str, drawing: Markup) -> Markup:

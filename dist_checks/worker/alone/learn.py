@@ -12,6 +12,7 @@ from dist_checks.worker import rng
 from dist_checks.worker.alone import showing, statistics
 from dist_checks.worker.alone.activations import activations
 from dist_checks.worker.alone.causal import BATCH, alignment, causal, documents
+from dist_checks.worker.alone.classes import classes
 from dist_checks.worker.alone.outputs import quietly
 from dist_checks.worker.loop import Trainer
 
@@ -43,12 +44,16 @@ class LearnTrainer(Trainer):
         with rng.kept(self.world.device):
             self.examine()
             self.validate()
+            self.measure()
         every = max(1, self.rung.steps // VALIDATIONS)
         for index in range(self.rung.steps):
             self.step(index)
             if (index + 1) % every == 0:
                 with rng.kept(self.world.device):
                     self.validate()
+        with rng.kept(self.world.device):
+            self.measure()
+            self.tell_apart()
         self.probe.close()
 
     def examine(self) -> None:
@@ -75,3 +80,15 @@ class LearnTrainer(Trainer):
                 loss_sum += float(self.forward(batch))
                 targets += batch.count
         self.probe.observe("validation", loss_sum=loss_sum, targets=targets)
+
+    def measure(self) -> None:
+        """What the model is for, by the recipe's own word."""
+        with quietly(self.model), self.autocast():
+            values = dict(self.recipe.evaluate(self.model))
+        self.probe.observe("metrics", values=values)
+
+    def tell_apart(self) -> None:
+        ids = held_out(self.recipe) or range(self.recipe.samples)
+        with self.autocast():
+            found = classes(self.model, self.recipe, ids, self.collate)
+        self.probe.observe("classes", **(found if found is not None else {"missing": True}))

@@ -18,6 +18,7 @@ from dist_checks.worker.faults import (
     buffers_of_their_own,
     causal_mask_missing,
     checkpointing_not_active,
+    class_mapped_to_another,
     clip_before_unscale,
     compile_falls_back,
     cp_loss_scale,
@@ -37,6 +38,8 @@ from dist_checks.worker.faults import (
     gradient_shrinks,
     head_zeroed,
     host_multiplies_wrongly,
+    inputs_not_normalised,
+    labels_from_one,
     labels_of_another_sample,
     labels_shifted_twice,
     last_batch_padded,
@@ -54,6 +57,7 @@ from dist_checks.worker.faults import (
     masks_drawn_again_under_tp,
     mean_of_means,
     means_of_samples,
+    measures_a_copy,
     member_skips,
     nan_from_one_letter,
     nn_all_gather,
@@ -214,6 +218,10 @@ FAULTS: tuple[Fault, ...] = (
     nan_from_one_letter.FAULT,
     overflow_in_one_layer.FAULT,
     norm_by_hand_in_16_bits.FAULT,
+    labels_from_one.FAULT,
+    inputs_not_normalised.FAULT,
+    class_mapped_to_another.FAULT,
+    measures_a_copy.FAULT,
 )
 
 MODELS: tuple[Fault, ...] = (norm_epsilon_times_thousand.FAULT, rotary_base_of_another_model.FAULT)

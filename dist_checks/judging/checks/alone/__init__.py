@@ -8,6 +8,7 @@ from dist_checks.judging.checks.alone import (
     activations,
     alignment,
     causal,
+    classes,
     clipping,
     data_duplicates,
     data_inputs,
@@ -30,6 +31,7 @@ from dist_checks.judging.checks.alone import (
     step_zero,
     too_good,
     update_ratio,
+    useful,
     weight_decay_groups,
 )
 from dist_checks.judging.verdict import Finding
@@ -61,6 +63,8 @@ ALONE: tuple[tuple[str, Callable[[RungView], Iterable[Finding]]], ...] = (
     ("loss_falls", loss_falls.check),
     ("too_good", too_good.check),
     ("memorised", memorised.check),
+    ("classes", classes.check),
+    ("useful", useful.check),
     ("expected", expected.check),
     ("clipping", clipping.check),
     ("spikes", spikes.check),
