@@ -76,10 +76,18 @@ class Court:
             if self._blamed_twin(outcome) is not Blamed.RACE:
                 continue
             repeated = str(outcome.rung.twin_of)
+            if self._is_told(repeated):
+                continue
             self._excuse(repeated)
             self._shaken.update(single.rung.recipe for single in self._singles if single.rung.id == repeated)
             wrong.append(f"a race ({_not_repeated(outcome, self._by_id.get(repeated))})")
         return [(Blamed.RACE, words) for words in wrong]
+
+    def _is_told(self, id: str) -> bool:
+        """What is wrong with one device by itself, an optimizer that clears other gradients than the model has, say,
+        may well make it differ from its rerun."""
+        known = self._by_id.get(id)
+        return known is not None and any(f.status is Status.FAIL and f.check in ALONE_NAMES for f in known.findings)
 
     def _excuse(self, id: str) -> None:
         """A rung that does not repeat itself says nothing about axes, nor does what has all of its axes on."""

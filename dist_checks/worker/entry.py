@@ -32,7 +32,9 @@ from dist_checks.worker.loop import Phase
 
 DESCRIPTION = "recipe.json"
 ZERO_RECORD = Record(every=10, pairs=True, state_every=0, outputs_steps=0, routing_steps=0)
-"""Of rung zero, which is long: gradients, and weights before and after, every so many steps."""
+"""Of the rung that learns, which is long: gradients, and weights before and after, every so many steps."""
+OVERFIT_RECORD = replace(ZERO_RECORD, every=50)
+"""Of the one that memorises: whether weights move at all."""
 FRAMEWORKS = ("deepspeed",)
 """What some values of some axes need besides torch."""
 
@@ -82,7 +84,7 @@ def _train(payload: Mapping[str, Any], rung: Rung, folder: Path) -> None:
     }
     # Under a dispatch mode nothing is compiled; what the model narrows is known from the single that is not.
     record = replace(
-        ZERO_RECORD if rung.is_zero else Record(every=int(payload.get("record_every", 1))),
+        _recorded(payload, rung),
         narrowing=rung.role is Role.SINGLE and Axis.COMPILE not in rung.setting,
         env=tuple(payload.get("env") or ()),
     )
@@ -111,6 +113,12 @@ def claim(folder: Path, rung: Rung) -> None:
     size = int(os.environ.get("WORLD_SIZE", "1"))
     here = {"rung": rung.id, "world_size": size, "host": socket.gethostname(), "pid": os.getpid()}
     Writer(folder, int(os.environ.get("RANK", "0")), here).abandon()
+
+
+def _recorded(payload: Mapping[str, Any], rung: Rung) -> Record:
+    if rung.role is Role.OVERFIT:
+        return OVERFIT_RECORD
+    return ZERO_RECORD if rung.is_zero else Record(every=int(payload.get("record_every", 1)))
 
 
 def plant(fault: str, rung: Rung) -> None:

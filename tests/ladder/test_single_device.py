@@ -56,6 +56,36 @@ def test_caught_with_its_suspect_first(
     assert f"({check} of {rung})" in report["sentence"], "what is caught is what the verdict says first"
 
 
+@pytest.mark.parametrize(
+    ("fault", "steps", "check", "symptom", "suspect"),
+    [
+        ("labels_from_one", 2, "data_labels", "labels_wrong", "off_by_one"),
+        ("inputs_not_normalised", 2, "data_inputs", "inputs_wide", "scale"),
+        ("class_mapped_to_another", 80, "classes", "class_never_right", "mapped"),
+        ("measures_a_copy", 80, "useful", "useless", "other"),
+    ],
+)
+def test_of_a_classifier(ladder: Ladder, fault: str, steps: int, check: str, symptom: str, suspect: str) -> None:
+    outcome = ladder({}, fault=fault, recipe="mlp", single={"learn": steps, "overfit": 0})
+    assert outcome.report["blamed"] == "recipe"
+    assert f"({check} of learn)" in outcome.report["sentence"]
+    [found] = findings(outcome.report, check, "learn")
+    assert (found["symptom"], found["suspects"][0]) == (symptom, SYMPTOMS[symptom].suspects[suspect])
+
+
+def test_a_healthy_classifier_shows_what_it_confuses(ladder: Ladder) -> None:
+    outcome = ladder({}, recipe="mlp", single={"learn": 80, "overfit": 8})
+    assert outcome.report["sentence"] == "PASS one device is healthy (overfit, learn)"
+    [learn] = [rung for rung in outcome.report["rungs"] if rung["id"] == "learn"]
+    health = learn["health"]
+    assert sum(health["classes"]["counts"]) == 60, "what is held out"
+    (_, before), (_, after) = health["metrics"]
+    assert after["accuracy"] > 0.7 > before["accuracy"]
+    page = (outcome.folder / "report.html").read_text(encoding="utf-8")
+    assert "classes after learning" in page
+    assert "most frequent mistakes" in page
+
+
 def test_a_loss_that_is_stuck_has_its_cause_named_first(ladder: Ladder) -> None:
     outcome = ladder({}, fault="rate_is_zero", single=LEARN, options=SMALL)
     assert "(update_ratio of learn)" in outcome.report["sentence"], "weights that do not move are the cause"

@@ -196,6 +196,22 @@ def test_too_good_is_of_what_was_not_read_before() -> None:
     assert asked("too_good", TRAIN, right, losses=curve(5.5, 2.0), recipe=TEXT).status is Status.PASS
 
 
+def test_classes_and_what_the_model_is_for() -> None:
+    told = {"what": "classes", "names": ["a", "b", "c"], "counts": [9, 9, 9], "right": [9, 0, 8], "worst": []}
+    told |= {"losses": [1.0, 20.0, 1.0], "confusion": [[1, 2, 9], [2, 0, 1]]}
+    found = asked("classes", told, losses=curve(1.1, 0.2))
+    assert "none of the 9 of b, 9 times taken for c" in found.message
+    sees("class_never_right", "mapped", "classes", told, losses=curve(1.1, 0.2))
+    assert asked("classes", {**told, "right": [9, 7, 8]}, losses=curve(1.1, 0.2)).status is Status.PASS
+    assert asked("classes", {**told, "right": [3, 0, 3]}, losses=curve(1.1, 1.0)).status is Status.PASS, (
+        "not learned yet"
+    )
+    before, after = ({"what": "metrics", "values": {"accuracy": value}} for value in (0.3, 0.9))
+    assert asked("useful", before, after, losses=curve(1.1, 0.2)).status is Status.PASS
+    sees("useless", "other", "useful", before, before, losses=curve(1.1, 0.2))
+    assert asked("useful", before, before, losses=[1.1] * 100).status is Status.PASS, "loss_falls has said it"
+
+
 def test_a_spike_names_its_samples() -> None:
     losses = curve(5.5, 2.0)
     losses[70] = 8.0

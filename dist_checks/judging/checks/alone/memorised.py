@@ -43,7 +43,7 @@ def check(view: RungView) -> Iterator[Finding]:
             allowed=ABOVE * first,
             blames=Blamed.RECIPE,
             symptom="memorised" if train < first else "loss_stuck",
-            suspects=("drift",) if not best < first else (),
+            suspects=("drift",) if train < first and not best < first else (),
         )
     else:
         yield writer.passed(said, step=curve[-1][0], observed=last, allowed=ABOVE * first)

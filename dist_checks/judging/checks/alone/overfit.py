@@ -66,8 +66,11 @@ def _ruled_out(view: RungView, values: np.ndarray, floor: float) -> tuple[str, l
         (cleared if flows > 0.9 else left).append(f"gradient flow ({flows:.0%} of the parameters have a gradient)")
     if moves is not None:
         (cleared if moves > 0.9 else left).append(f"the optimizer ({moves:.0%} of them move)")
-    suspects = (["flow"] if flows is not None and flows <= 0.9 else []) + (
-        ["rate", "optimizer"] if moves is not None and moves <= 0.9 else []
+    held = {name for group in view.trace.header.get("optimizer") or () for name in group.get("parameters") or ()}
+    suspects = (
+        (["optimizer"] if None in held else [])
+        + (["flow"] if flows is not None and flows <= 0.9 else [])
+        + (["rate", "optimizer"] if moves is not None and moves <= 0.9 else [])
     )
     if not np.isfinite(values).all() or values[-1] > values[0]:
         suspects += ["rate"]
