@@ -28,5 +28,5 @@ FAULT = Fault(
     axes=((Axis.PRECISION,),),
     check="fp32_islands",
     plant=plant,
-    planted_in={"axes": {"precision": ["bf16"]}},
+    planted_in={"axes": {"precision": ["bf16"], "accum": [2]}, "combine": {"mode": "singles"}},
 )

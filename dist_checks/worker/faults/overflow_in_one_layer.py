@@ -26,5 +26,5 @@ FAULT = Fault(
     axes=((Axis.PRECISION,),),
     check="non_finite",
     plant=plant,
-    planted_in={"axes": {"precision": ["fp16"]}},
+    planted_in={"axes": {"precision": ["fp16"], "accum": [2]}, "combine": {"mode": "singles"}},
 )
