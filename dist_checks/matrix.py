@@ -172,6 +172,8 @@ class Matrix:
     """Built in, or ``my_pkg.train:MyRecipe``."""
     steps: _AtLeastOne = 8
     seeds: tuple[int, ...] = (0,)
+    repeat: _AtLeastOne = 1
+    """Instead of seeds: 0, 1, ... so many of them."""
     record_every: _AtLeastOne = 1
     """Gradients and weights are recorded in the first five steps, and then in every so many. Losses, norms, samples and
     collectives are recorded in every step."""
@@ -247,8 +249,8 @@ class Matrix:
 
     @property
     def _one_device(self) -> bool:
-        """Nothing else is on the ladder."""
-        return not any(self.axes.values()) and not self.combine.include
+        """Nothing else is on the ladder, and the loop is not a script's own."""
+        return not any(self.axes.values()) and not self.combine.include and self.command is None
 
     @property
     def plain(self) -> str:
@@ -311,7 +313,9 @@ def parse(data: Mapping[str, Any] | Matrix, source: str = "matrix") -> Matrix:
         problems += _rules(matrix)
     if problems:
         raise ConfigError("\n".join(f"{source}: {problem}" for problem in problems))
-    return replace(matrix, exact=matrix.command.precision == "fp64") if matrix.command else matrix
+    seeds = tuple(range(matrix.repeat)) if matrix.repeat > 1 else matrix.seeds
+    exact = matrix.command.precision == "fp64" if matrix.command else matrix.exact
+    return replace(matrix, seeds=seeds, exact=exact)
 
 
 def _parse_axes(given: object, problems: list[str], key: str = "") -> dict[Axis, tuple[Value, ...]]:
@@ -354,6 +358,8 @@ def _rules(matrix: Matrix) -> list[str]:
             problems.append(f"also[{index}].name: expected letters, digits, '-' and '_', not {label!r}")
         elif label in labels[:index]:
             problems.append(f"also[{index}].name: {label!r} is the name of also[{labels.index(label)}] as well")
+    if matrix.repeat > 1 and matrix.seeds not in ((0,), tuple(range(matrix.repeat))):
+        problems.append(f"repeat: give either this or seeds ({list(matrix.seeds)})")
     if not matrix.seeds or len(set(matrix.seeds)) != len(matrix.seeds) or min(matrix.seeds) < 0:
         problems.append(f"seeds: expected at least one seed, each 0 or more and none twice, not {list(matrix.seeds)}")
     return problems

@@ -12,6 +12,7 @@ import numpy as np
 
 from dist_checks.axes import Axis
 from dist_checks.judging import accepting, own
+from dist_checks.judging.ablation import ablations
 from dist_checks.judging.accepting import Accepted
 from dist_checks.judging.blame import blame
 from dist_checks.judging.checks import ALONE, CHECKS, Check, asked, is_asked
@@ -81,6 +82,8 @@ class Judgement:
     """Combinations that the plan dropped: axes, and the reason."""
     matrix: Mapping[str, Any]
     """What of the matrix is shown: its name, recipe, number of steps."""
+    custom: Mapping[str, Any] = field(default_factory=dict)
+    """What each value of the axis custom sets."""
     deciding: tuple[Rung, ...] = ()
     """Rungs that were not run and would decide what is to blame."""
 
@@ -106,6 +109,7 @@ def judge(run: Path) -> Judgement:
         rungs=judged,
         skipped=tuple(plan.get("skipped", ())),
         matrix=plan.get("matrix", {}),
+        custom=plan.get("custom", {}),
         deciding=deciding(outcomes),
     )
 
@@ -305,6 +309,8 @@ def document(judgement: Judgement) -> dict[str, Any]:
         ],
         "matrix": dict(judgement.matrix),
     }
+    if found := ablations((_rung(each) | {"seed": each.rung.seed} for each in judgement.rungs), judgement.custom):
+        out["ablations"] = found
     strict = _strict(out)
     assert isinstance(strict, dict)
     return strict

@@ -26,6 +26,7 @@ def read(report: Mapping[str, Any]) -> Report:
             Skipped(setting=words.setting(_axes(item.get("axes"))), reason=_message(item.get("reason")))
             for item in _dicts(report.get("skipped"))
         ),
+        ablations=tuple(_message(item.get("sentence")) for item in _dicts(report.get("ablations"))),
         accepted=tuple(
             _finding(item, f"accepted-{index}") for index, item in enumerate(_dicts(report.get("accepted")), 1)
         ),

@@ -118,6 +118,7 @@ def _facts(view: Report, links: Mapping[str, Path]) -> Text:
         facts.append(("left out", f"{words.count(len(view.skipped), 'combination')}: {named}"))
     if view.accepted:
         facts.append(("accepted", words.count(len(view.accepted), "finding")))
+    facts += [("ablation", sentence) for sentence in view.ablations]
     if seen := lines.would_have_seen(view):
         facts.append(("would see", seen))
     facts += [(visible(name), visible(path, limit=4096)) for name, path in links.items()]

@@ -125,6 +125,8 @@ class Report:
     rungs: tuple[Rung, ...]
     findings: tuple[Finding, ...]
     skipped: tuple[Skipped, ...]
+    ablations: tuple[str, ...]
+    """Of each setting that was changed, what came of it."""
     accepted: tuple[Finding, ...]
     matrix: Mapping[str, str]
     plan: Mapping[str, str]
