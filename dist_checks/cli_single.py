@@ -23,6 +23,8 @@ Fault = Annotated[str, typer.Option("--fault", metavar="ID", help="plant this fa
 
 def show_batch(matrix: Matrix, validation: bool, fault: str) -> None:
     """What the model really receives: inputs over targets, token by token, after collation, packing and masking."""
+    if matrix.command:
+        raise ConfigError("show-batch: only a recipe says what it receives, and this is a script's own loop")
     asked = {
         "recipe": matrix.recipe,
         "options": matrix.options,

@@ -372,6 +372,8 @@ def _rules_of_command(matrix: Matrix) -> list[str]:
         ("recipe", matrix.recipe != Matrix().recipe),
         ("also", bool(matrix.also)),
         ("train", matrix.train != Train()),
+        ("single", matrix.single != Single()),
+        ("expect", matrix.expect != Expect()),
         *((f"custom.{name}.train", bool(table.train)) for name, table in matrix.custom.items()),
     )
     problems = [f"{key}: it says nothing to a script: leave it out, or leave out [command]" for key, on in others if on]
