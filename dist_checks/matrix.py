@@ -19,6 +19,7 @@ from pydantic_core import ErrorDetails
 from dist_checks.axes import SPEC, Axis, Setting, Value
 from dist_checks.command import Command, mistakes
 from dist_checks.custom import Custom, unknown, unusable
+from dist_checks.rung_zero import LEARN_STEPS, OVERFIT_SAMPLES, Expect, Single
 from dist_checks.site import Ray, Slurm
 
 PRESETS = Path(__file__).with_name("presets")
@@ -92,38 +93,6 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Single:
-    """Rung zero: what one device is asked before any scaling. Where a key is not given, it is as the comment says in a
-    matrix without axes, and 0 in one with axes."""
-
-    __pydantic_config__ = _STRICT
-    learn: Annotated[int, Ge(0)] | None = None
-    """Steps of a longer run, before which data and model are examined (120); 0: no such rung."""
-    overfit: Annotated[int, Ge(0)] | None = None
-    """Samples of the one batch that has to be memorised (8); 0: no such rung."""
-    overfit_steps: _AtLeastOne = 200
-    """In which it has to be memorised."""
-    overfit_bound: Annotated[float, Gt(0)] = 0.1
-    """Loss per target, above what no model could do better, under which a batch is memorised."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Expect:
-    """What is written down before the launch, and judged after: from a comparable run."""
-
-    __pydantic_config__ = _STRICT
-    first_loss: Annotated[float, Gt(0)] | None = None
-    """Of the first step, per target."""
-    loss: dict[int, float] = field(default_factory=dict)
-    """At steps of the rung that learns (counted from 0): the mean over the ten steps that end there."""
-    within: Annotated[float, Gt(0)] = 0.05
-    """Relative."""
-
-
-LEARN_STEPS, OVERFIT_SAMPLES = 120, 8
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Blame:
     """What is run after the ladder to decide what is to blame."""
 
@@ -186,7 +155,7 @@ class Matrix:
     """The values that each axis takes besides off."""
     combine: Combine = Combine()
     launch: Launch = Launch()
-    single: Single = Single()
+    single: Single = field(default_factory=Single)
     expect: Expect = field(default_factory=Expect)
     blame: Blame = Blame()
     accept: tuple[Accept, ...] = ()
