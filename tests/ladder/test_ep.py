@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from ladders import Ladder, broken, findings
 
-from dist_checks import ConfigError
 from dist_checks.judging.verdict import ExitCode
 
 MOE: dict[str, Any] = {"recipe": "moe", "options": {"width": 16, "samples": 62}}
@@ -80,8 +79,13 @@ def test_two_recipes_in_one_ladder(ladder: Ladder) -> None:
     for rung in rungs.values():
         if rung["role"] == "rung" and rung["id"] not in failing:
             assert max(rung["series"]["gradient_distance"]) < 1e-11
-    with pytest.raises(ConfigError, match=r"^also\[0\].axes.ep\[0\]: ep needs a recipe with experts; gpt has none"):
-        ladder({"tp": 2}, also=[{"recipe": "gpt", "axes": {"ep": 2}}])
+
+
+def test_what_a_recipe_cannot_do_is_left_out_with_the_reason(ladder: Ladder) -> None:
+    outcome = ladder({}, also=[{"recipe": "gpt", "axes": {"ep": 2, "accum": 2}}], steps=1, options={"layers": 1})
+    reason = "ep needs a recipe with experts; gpt has none"
+    assert {"axes": {"ep": 2}, "reason": reason, "recipe": "gpt"} in outcome.report["skipped"]
+    assert {rung["id"] for rung in outcome.report["rungs"] if rung["role"] == "rung"} == {"accum2@gpt"}
 
 
 def test_o28_balance_term_that_depends_on_tp(ladder: Ladder) -> None:
