@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from copy import deepcopy
 
-from torch import nn
+from torch import Tensor, nn
 
 from dist_checks.recipes.mlp import MLPRecipe
 from dist_checks.rung import Rung
@@ -14,11 +13,13 @@ from dist_checks.worker.faults.base import Fault
 
 def plant(rung: Rung) -> None:
     right = MLPRecipe.evaluate
-    copies: list[nn.Module] = []
+    states: list[Mapping[str, Tensor]] = []
 
     def evaluate(self: MLPRecipe, model: nn.Module) -> Mapping[str, float]:
-        copies.append(deepcopy(model))
-        return right(self, copies[0])
+        states.append({name: x.detach().clone() for name, x in model.state_dict().items()})
+        copy = self.model().to(next(model.parameters()))
+        copy.load_state_dict(states[0])
+        return right(self, copy)
 
     MLPRecipe.evaluate = evaluate  # type: ignore[method-assign]  # that is what planting means
 
