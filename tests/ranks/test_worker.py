@@ -249,4 +249,8 @@ def test_a_recipe_describes_itself(tmp_path: Path) -> None:
         "missing": {},
         "dropout": 0.0,
         "masks_alike": ["tp"],
+        "mixture": None,
+        "next_token": True,
+        "spares_norms": True,
+        "starts_trained": False,
     }
