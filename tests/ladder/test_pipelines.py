@@ -118,7 +118,6 @@ def test_a_schedule_that_is_ignored(ladder: Ladder) -> None:
             {},
             "axes.pp[0]: 8 ranks of pp with 1 stage each need 8 stages, and recipe gpt can be cut into at most 4",
         ),
-        ({"pp": 2}, {"recipe": "moe"}, "axes.pp[0]: pp needs a recipe that can be cut into stages; moe cannot"),
         (
             {"pp": 2},
             {"train": {"batch": 3}},
@@ -134,6 +133,13 @@ def test_what_cannot_be_cut_is_refused(
     with pytest.raises(ConfigError) as refused:
         ladder(axes, options=options, **matrix)
     assert str(refused.value) == message
+
+
+def test_a_recipe_that_cannot_be_cut_goes_without(ladder: Ladder) -> None:
+    outcome = ladder({"pp": 2, "accum": 2}, recipe="moe", options={"width": 16, "samples": 62}, steps=1)
+    reason = "pp needs a recipe that can be cut into stages; moe cannot"
+    assert {"axes": {"pp": 2}, "reason": reason} in outcome.report["skipped"]
+    assert {rung["id"] for rung in outcome.report["rungs"] if rung["role"] == "rung"} == {"accum2"}
 
 
 def test_what_torch_computes_with_ddp_over_tensor_parallel_stages(ladder: Ladder) -> None:
