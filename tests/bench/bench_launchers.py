@@ -35,7 +35,7 @@ def torchrun(matrix: Path, folder: Path) -> float:
     plan = session.plan(loaded)
     began = time.perf_counter()
     with LocalLauncher(slots=1) as launcher:
-        cold = [replace(job, cold=True) for job in jobs(loaded, plan.rungs, folder)]
+        cold = [replace(job, cold=True) for phases in jobs(loaded, plan.rungs, folder) for job in phases]
         for exit in launcher.run(cold):
             assert exit.state is State.DONE, exit.error
     return time.perf_counter() - began
