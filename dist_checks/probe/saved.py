@@ -62,7 +62,7 @@ def _file(path: Path) -> dict[str, Tensor]:
         return dict(_safetensors(path))
     try:
         return model_of(torch.load(path, map_location="cpu", weights_only=True))
-    except Exception as error:
+    except Exception as error:  # torch tells this case by its words only; any other is raised again
         if "weights_only" in str(error) or "Weights only" in str(error):
             raise NotRead(f"{path.name} holds more than tensors, and is not executed: save a state_dict") from error
         raise
