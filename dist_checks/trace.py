@@ -114,7 +114,7 @@ def digests_path(folder: Path, rank: int) -> Path:
 
 
 def collectives_path(folder: Path, rank: int) -> Path:
-    """Which collectives the rank has called: see ARCHITECTURE.md."""
+    """Which collectives the rank has called: see docs/trace.md."""
     return folder / f"rank-{rank:05d}.collectives"
 
 

@@ -51,7 +51,7 @@ Records = NDArray[np.void]
 """One-dimensional, of dtype RECORD."""
 
 Step = Mapping[str, Any]
-"""The fields of a ``step`` event, as ARCHITECTURE.md lists them."""
+"""The fields of a ``step`` event, as docs/trace.md lists them."""
 
 
 class TraceError(ValueError):
