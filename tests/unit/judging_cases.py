@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tiny_world import Tamper, World, make_run, rung
+from tampering import Tamper
+from tiny_world import World, make_run, rung
 
 from dist_checks.judging.judge import Judgement, judge
 from dist_checks.judging.verdict import Finding, Status

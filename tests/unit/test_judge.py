@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tiny_world import Tamper, make_run, rung, write_plan
+from tampering import Tamper
+from tiny_world import make_run, rung, write_plan
 
 from dist_checks.judging import judge as judging
 from dist_checks.judging.checks import CHECKS

@@ -9,70 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 from judging_cases import ACCUM, ALL, DP, ORDER, SHARD, SP, TP, judged, of, sees
-from tiny_world import HEALTHY, Tamper
+from tampering import Tamper
 
 from dist_checks.extent import Extent
 from dist_checks.judging.judge import judge
 from dist_checks.judging.verdict import Blamed, Status
 from dist_checks.trace import Kind
-
-
-def test_initial_weights_that_differ_everywhere_are_not_comparable(tmp_path: Path) -> None:
-    class OtherSeed(Tamper):
-        def initial(self, rank: int, name: str, x: np.ndarray) -> np.ndarray:
-            return x[::-1] * 1.5 + 0.1 if name == "down.weight" else x
-
-    judgement, id = judged(tmp_path, DP, OtherSeed())
-    (found,) = of(judgement, id, "initial_weights")
-    assert (found.status, found.blames, found.tensor) == (Status.INCONCLUSIVE, Blamed.NOT_COMPARABLE, "down.weight")
-    assert "Seed" in found.message
-    # Nothing that follows from it is called a fault.
-    assert all(finding.status is not Status.FAIL for finding in judgement.findings)
-    assert judgement.verdict.status is Status.INCONCLUSIVE
-    assert judgement.verdict.blamed is Blamed.NOT_COMPARABLE
-
-
-def test_initial_weights_that_changed_places_are_a_fault(tmp_path: Path) -> None:
-    class Swapped(Tamper):
-        def initial(self, rank: int, name: str, x: np.ndarray) -> np.ndarray:
-            return np.roll(x, 1, axis=0) if name == "down.weight" else x
-
-    found = sees(tmp_path, "initial_weights", SHARD, Swapped())
-    assert (found.step, found.tensor) == (-1, "down.weight")
-    assert "has other places for the numbers of single" in found.message
-
-
-def test_initial_weights_that_are_multiples_are_a_fault(tmp_path: Path) -> None:
-    class Scaled(Tamper):
-        def initial(self, rank: int, name: str, x: np.ndarray) -> np.ndarray:
-            return x * 1.5 if name == "down.weight" else x
-
-    assert "is 1.5 x that of single (1 of 4 tensors differ)" in sees(tmp_path, "initial_weights", DP, Scaled()).message
-
-
-def test_one_bit_of_an_initial_weight_is_a_fault_where_nothing_was_rounded(tmp_path: Path) -> None:
-    class Flipped(Tamper):
-        def initial(self, rank: int, name: str, x: np.ndarray) -> np.ndarray:
-            if name == "down.weight" and rank == 1:
-                x = x.copy()
-                x[-1, -1] = np.nextafter(x[-1, -1], np.inf)
-            return x
-
-    found = sees(tmp_path, "initial_weights", SHARD, Flipped())
-    assert (found.step, found.tensor, found.observed) == (-1, "down.weight", 1.0)
-    assert "other bits" in found.message
-
-
-def test_other_bits_on_other_hosts_may_be_another_processor(tmp_path: Path) -> None:
-    class Rounded(Tamper):
-        def header(self, rank: int, header: dict[str, Any]) -> dict[str, Any]:
-            return header | {"host": f"h{rank}"}
-
-        def initial(self, rank: int, name: str, x: np.ndarray) -> np.ndarray:
-            return np.nextafter(x, np.inf) if rank == 1 else x
-
-    judgement, id = judged(tmp_path, SHARD, Rounded())
-    assert [found.status for found in of(judgement, id, "initial_weights")] == [Status.PASS]
 
 
 def test_forward_names_the_sample_and_the_block(tmp_path: Path) -> None:
@@ -341,71 +283,3 @@ def test_steps_that_one_side_skipped_are_not_compared(tmp_path: Path) -> None:
     (found,) = of(judgement, id, "schedule")
     assert (found.status, found.step) == (Status.INCONCLUSIVE, 1)
     assert all(finding.status is not Status.FAIL for finding in judgement.findings), judgement.findings
-
-
-def test_loss_counts_targets(tmp_path: Path) -> None:
-    class Fewer(Tamper):
-        def event(self, step: int, rank: int, event: dict[str, Any]) -> dict[str, Any]:
-            return event | {"targets": event["targets"] - (rank == 1)}
-
-    assert "targets at step 0" in sees(tmp_path, "loss", DP, Fewer()).message
-
-
-def test_loss_adds_up_over_data_ranks(tmp_path: Path) -> None:
-    class Off(Tamper):
-        def event(self, step: int, rank: int, event: dict[str, Any]) -> dict[str, Any]:
-            return event | {"loss_sum": event["loss_sum"] * (1 + 1e-6 * (rank == 1 and step == 3))}
-
-    assert sees(tmp_path, "loss", DP, Off()).step == 3
-
-
-def test_a_printed_loss_that_is_wrong_on_all_ranks(tmp_path: Path) -> None:
-    class Prints(Tamper):
-        def event(self, step: int, rank: int, event: dict[str, Any]) -> dict[str, Any]:
-            return event | {"printed_loss": event["printed_loss"] / 3}
-
-    found = sees(tmp_path, "loss", DP, Prints())
-    assert found.scale == pytest.approx(1 / 3)
-
-
-def test_a_printed_loss_of_one_micro_batch_is_innocent(tmp_path: Path) -> None:
-    """huggingface/pytorch-image-models#2339; it is a mistake where no micro-batch has that loss."""
-
-    class Prints(Tamper):
-        losses: tuple[float, ...] = (3.0, 4.0)
-
-        def event(self, step: int, rank: int, event: dict[str, Any]) -> dict[str, Any]:
-            return event | {"printed_loss": 4.0, "micro_losses": list(self.losses)}
-
-    judgement, id = judged(tmp_path / "one", ACCUM, Prints())
-    (found,) = of(judgement, id, "loss")
-    assert found.status is Status.PASS
-    assert "is not the loss of the batch" in found.message
-
-    class Wrong(Prints):
-        losses = (3.0, 5.0)
-
-    assert sees(tmp_path / "none", "loss", ACCUM, Wrong()).observed == 4.0
-
-
-def test_a_printed_loss_of_the_rank_itself_is_innocent(tmp_path: Path) -> None:
-    """aigc-apps/VideoX-Fun#222."""
-
-    class Prints(Tamper):
-        def event(self, step: int, rank: int, event: dict[str, Any]) -> dict[str, Any]:
-            return event | {"printed_loss": event["loss_sum"] / event["targets"]}
-
-    judgement, id = judged(tmp_path, DP, Prints())
-    (found,) = of(judgement, id, "loss")
-    assert found.status is Status.PASS
-    assert "is not the loss of the batch" in found.message
-
-
-def test_curve_needs_a_long_run_and_sees_a_shift_in_it(tmp_path: Path) -> None:
-    class Worse(Tamper):
-        def event(self, step: int, rank: int, event: dict[str, Any]) -> dict[str, Any]:
-            return event | {"loss_sum": event["loss_sum"] * (1.02 if step >= 50 else 1)}
-
-    assert sees(tmp_path, "curve", ACCUM, Worse(), steps=100).observed == pytest.approx(0.02, rel=0.1)
-    judgement, id = judged(tmp_path / "healthy", ACCUM, HEALTHY, steps=100)
-    assert of(judgement, id, "curve")[0].status is Status.PASS

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 from judging_cases import ACCUM, DP, ORDER, SP, TP, judged, of, rewrite, sees
-from tiny_world import HEALTHY, Tamper, make_run, rung
+from tampering import HEALTHY, Tamper
+from tiny_world import make_run, rung
 
 from dist_checks.extent import Box, Extent
 from dist_checks.judging.judge import judge

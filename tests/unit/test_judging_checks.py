@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 from judging_cases import ACCUM, ALL, DP, ORDER, SHARD, SP, TP, judged, of, rewrite, sees
-from tiny_world import HEALTHY, SHAPES, Tamper, World, make_run, rung, write_plan
+from tampering import HEALTHY, Tamper
+from tiny_world import SHAPES, World, make_run, rung, write_plan
 
 from dist_checks.axes import Setting
 from dist_checks.extent import Extent

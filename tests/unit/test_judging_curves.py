@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from judging_cases import of
-from tiny_world import Tamper, make_run, rung
+from judging_cases import ACCUM, judged, of, sees
+from tampering import HEALTHY, Tamper
+from tiny_world import make_run, rung
 
 from dist_checks.judging.checks.curve import weigh
 from dist_checks.judging.judge import judge
@@ -78,3 +79,13 @@ def test_one_seed_in_narrow_numbers_is_not_enough(tmp_path: Path, seeds: tuple[i
     assert (f"of {len(seeds)} seeds" in found[0].message) == (len(seeds) == 3)
     healthy = judge(make_run(tmp_path / "healthy", rungs, {}))
     assert {of(healthy, id, "curve")[0].status for id in broken} == {Status.PASS}
+
+
+def test_curve_needs_a_long_run_and_sees_a_shift_in_it(tmp_path: Path) -> None:
+    class Worse(Tamper):
+        def event(self, step: int, rank: int, event: dict[str, Any]) -> dict[str, Any]:
+            return event | {"loss_sum": event["loss_sum"] * (1.02 if step >= 50 else 1)}
+
+    assert sees(tmp_path, "curve", ACCUM, Worse(), steps=100).observed == pytest.approx(0.02, rel=0.1)
+    judgement, id = judged(tmp_path / "healthy", ACCUM, HEALTHY, steps=100)
+    assert of(judgement, id, "curve")[0].status is Status.PASS

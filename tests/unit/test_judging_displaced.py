@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from judging_cases import ALL, DP, ORDER, SHARD, TP, judged, of, sees
-from tiny_world import Tamper, data
+from tampering import Tamper
+from tiny_world import data
 
 from dist_checks.judging.verdict import Status
 

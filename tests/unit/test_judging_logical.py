@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tiny_world import SHAPES, Tamper, World, digest, rung
+from tampering import Tamper
+from tiny_world import SHAPES, World, digest, rung
 
 from dist_checks.extent import Extent
 from dist_checks.judging.comparison import compare

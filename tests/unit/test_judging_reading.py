@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from judging_cases import DP
-from tiny_world import Tamper, World, make_run, rung
+from tampering import Tamper
+from tiny_world import World, make_run, rung
 
 from dist_checks.judging.files import parts
 from dist_checks.judging.judge import report

@@ -1,7 +1,7 @@
 """A training so small that numpy does it, sharded by arithmetic, recorded as ranks would record it, easy to break.
 
 Each sample is ``(TOKENS, WIDTH)``; the model is ``down(tanh(up(x * norm)))`` with a squared error over a ragged number
-of targets. Everything that can go wrong is a method of :class:`Tamper`, which by default changes nothing.
+of targets. Everything that can go wrong is a method of :class:`tampering.Tamper`, which by default changes nothing.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tampering import HEALTHY, Tamper
 
 from dist_checks.axes import Axis, Layout, Setting
 from dist_checks.extent import Box, Extent, shard
@@ -29,60 +30,6 @@ NOISE = {"fp64": 0.0, "fp32": 1e-7, "bf16": 4e-3, "fp16": 5e-4}
 DTYPE = {"fp64": "float64", "fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 Arrays = dict[str, np.ndarray]
-
-
-class Tamper:
-    """What may go wrong on a rank. Override one method and return something else."""
-
-    def header(self, rank: int, header: dict[str, Any]) -> dict[str, Any]:
-        return header
-
-    def initial(self, rank: int, name: str, x: np.ndarray) -> np.ndarray:
-        return x
-
-    def buffer(self, rank: int, step: int, x: np.ndarray) -> np.ndarray:
-        return x
-
-    def ids(self, step: int, rank: int, ids: list[int]) -> list[int]:
-        return ids
-
-    def weight_of(self, step: int, data_rank: int, micro: int, id: int) -> float:
-        """With which weight a sample enters the gradient."""
-        return 1.0
-
-    def output(self, step: int, rank: int, id: int, x: np.ndarray) -> np.ndarray:
-        return x
-
-    def gradient(self, step: int, rank: int, name: str, x: np.ndarray) -> np.ndarray:
-        return x
-
-    def reduced(self, rank: int, name: str, own: np.ndarray, reduced: np.ndarray) -> np.ndarray:
-        """``own`` is what the rank would hold without any reduction over data ranks."""
-        return reduced
-
-    def norm_used(self, step: int, rank: int, norm: float) -> float:
-        return norm
-
-    def norm_printed(self, step: int, rank: int, norm: float) -> float:
-        return norm
-
-    def applied(self, step: int, rank: int, name: str, x: np.ndarray) -> np.ndarray:
-        return x
-
-    def moved(self, step: int, rank: int, name: str, before: np.ndarray, after: np.ndarray) -> np.ndarray:
-        return after
-
-    def event(self, step: int, rank: int, event: dict[str, Any]) -> dict[str, Any]:
-        return event
-
-    def extent(self, rank: int, kind: Kind, name: str, extent: Extent) -> Extent:
-        return extent
-
-    def sample_share(self, id: int, x: np.ndarray) -> np.ndarray:
-        return x
-
-
-HEALTHY = Tamper()
 
 
 def digest(full: np.ndarray, extent: Extent) -> Values:

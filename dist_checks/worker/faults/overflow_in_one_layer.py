@@ -1,4 +1,4 @@
-"""One MLP multiplies by a million and divides again: in fp16 that is infinite."""
+"""One MLP scales its hidden layer by 2^20 and back: the same bits, but in fp16 infinite."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dist_checks.worker.faults.base import Fault
 def plant(rung: Rung) -> None:
 
     def forward(self: MLP, x: Tensor) -> Tensor:
-        return self.down(F.gelu(self.up(x) * 1e6) / 1e6)  # type: ignore[no-any-return]
+        return self.down(F.gelu(self.up(x)) * 2.0**20 / 2.0**20)  # type: ignore[no-any-return]
 
     MLP.forward = forward  # type: ignore[method-assign]  # that is what planting means
 

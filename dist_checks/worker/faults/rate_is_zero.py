@@ -23,5 +23,5 @@ FAULT = Fault(
     check="loss_falls",
     blamed="recipe",
     plant=plant,
-    planted_in={"axes": {}, "single": {"learn": 60, "overfit": 0}},
+    planted_in={"axes": {}, "single": {"learn": 120, "overfit": 0}},
 )

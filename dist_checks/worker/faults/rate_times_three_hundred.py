@@ -26,5 +26,5 @@ FAULT = Fault(
     check="overfit",
     blamed="recipe",
     plant=plant,
-    planted_in={"axes": {}, "single": {"learn": 0, "overfit": 8, "overfit_steps": 60}},
+    planted_in={"axes": {}, "single": {"learn": 0, "overfit": 8, "overfit_steps": 400}},
 )
