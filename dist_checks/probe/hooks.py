@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -32,15 +33,14 @@ class Sink(Protocol):
     def __call__(self, kind: Kind, name: str, x: Tensor, batch: MicroBatch) -> None: ...
 
 
-class BlockHooks:
-    """On every rank: gives each block's output, and later the gradient that reaches it, to ``sink``."""
+class OutputHooks(ABC):
+    """Tells of the outputs of some modules, by name, in the forward passes that are to be recorded."""
 
-    def __init__(self, blocks: Mapping[str, nn.Module], sink: Sink) -> None:
-        self._sink = sink
+    def __init__(self, modules: Mapping[str, nn.Module]) -> None:
         self._batch: MicroBatch | None = None
         self._seen: set[tuple[Kind, str]] = set()
         self._handles: list[RemovableHandle] = [
-            block.register_forward_hook(self._hook(name)) for name, block in blocks.items()
+            module.register_forward_hook(self._hook(name)) for name, module in modules.items()
         ]
 
     def expect(self, batch: MicroBatch | None) -> None:
@@ -54,15 +54,31 @@ class BlockHooks:
         self._handles.clear()
 
     def _hook(self, name: str) -> Callable[[nn.Module, Any, Any], None]:
-        return lambda module, args, output: self._saw(name, output)
+        return lambda module, args, output: None if self._batch is None else self._saw(name, output, self._batch)
 
-    def _saw(self, name: str, output: object) -> None:
+    @abstractmethod
+    def _saw(self, name: str, output: object, batch: MicroBatch) -> None:
+        """The module ``name`` gave ``output`` in the forward pass of ``batch``."""
+
+    def _first(self, kind: Kind, name: str) -> bool:
+        """Whether this is the first of its kind in this forward pass: checkpointing runs a module again in backward."""
+        before = len(self._seen)
+        self._seen.add((kind, name))
+        return len(self._seen) > before
+
+
+class BlockHooks(OutputHooks):
+    """On every rank: gives each block's output, and later the gradient that reaches it, to ``sink``."""
+
+    def __init__(self, blocks: Mapping[str, nn.Module], sink: Sink) -> None:
+        super().__init__(blocks)
+        self._sink = sink
+
+    def _saw(self, name: str, output: object, batch: MicroBatch) -> None:
         x = output[0] if isinstance(output, tuple | list) and output else output
-        batch = self._batch
-        if batch is None or not isinstance(x, Tensor):
+        if not isinstance(x, Tensor):
             return
-        # Once each: activation checkpointing runs a block again in backward. Its reentrant kind has an output that
-        # needs a gradient the second time only.
+        # Once each, but not together: the output of reentrant checkpointing needs a gradient the second time only.
         if self._first(Kind.OUTPUT, name):
             self._sink(Kind.OUTPUT, name, x, batch)
         if x.requires_grad and self._first(Kind.OUTPUT_GRADIENT, name):
@@ -72,11 +88,6 @@ class BlockHooks:
                 sink(Kind.OUTPUT_GRADIENT, name, gradient, batch)
 
             x.register_hook(saw_gradient)  # type: ignore[no-untyped-call]
-
-    def _first(self, kind: Kind, name: str) -> bool:
-        before = len(self._seen)
-        self._seen.add((kind, name))
-        return len(self._seen) > before
 
 
 def samples(x: Tensor, batch: MicroBatch) -> list[Part]:
