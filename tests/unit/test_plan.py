@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from typing import Any
 
@@ -22,6 +23,7 @@ def plan(axes: dict[str, Any], devices: int = 8, **matrix: Any) -> Plan:
     return make(parse({"axes": axes, **matrix}), FACTS, devices)
 
 
+@functools.cache  # that of nightly takes ten seconds
 def of_preset(name: str) -> Plan:
     chosen = preset(name)
     facts = Facts.from_json({**FACTS.description, "samples": chosen.options["samples"]})
