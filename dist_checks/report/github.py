@@ -10,7 +10,7 @@ from typing import Any
 
 from dist_checks.report import lines, words
 from dist_checks.report.read import read
-from dist_checks.report.view import Broken, Finding, Report
+from dist_checks.report.view import Broken, Finding, Report, Table
 
 BUDGET = 1024 * 1024
 """GitHub drops a step summary that is larger, whole."""
@@ -47,7 +47,7 @@ def _blocks(report: Report) -> Iterator[str]:
         yield _text(words.BLAMED.get(report.blamed, report.blamed))
     yield from map(_broken, report.broken)
     if report.rungs:
-        yield _matrix(report)
+        yield from map(_rungs, report.tables)
     if seen := lines.would_have_seen(report):
         yield f"Would have been seen: {_text(seen)}."
     if report.skipped:
@@ -90,19 +90,19 @@ def _broken(broken: Broken) -> str:
     return "  \n".join(out)
 
 
-def _matrix(report: Report) -> str:
-    shown = report.rungs[:MOST_ROWS]
-    head = ("rung", "ranks", "seconds", *report.checks)
+def _rungs(table: Table) -> str:
+    shown = table.rungs[:MOST_ROWS]
+    head = (table.title.lower(), "ranks", "seconds", *table.checks)
     rows = (
         (
             f"{_ICONS[rung.status]} {rung.id}",
             "" if rung.world_size is None else str(rung.world_size),
             words.duration(rung.seconds),
-            *(words.SYMBOLS.get(rung.checks.get(check, ""), "") for check in report.checks),
+            *(words.SYMBOLS.get(rung.checks.get(check, ""), "") for check in table.checks),
         )
         for rung in shown
     )
-    more = len(report.rungs) - len(shown)
+    more = len(table.rungs) - len(shown)
     return _table(head, rows) + (f"\n\nand {words.count(more, 'more rung')}" if more else "")
 
 

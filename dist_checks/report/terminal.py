@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from io import StringIO
 from pathlib import Path
 from typing import Any, TextIO
@@ -14,7 +14,7 @@ from dist_checks.report import lines, words
 from dist_checks.report.colour import COLOURS, in_colour
 from dist_checks.report.progress import progress
 from dist_checks.report.read import read
-from dist_checks.report.view import Report, Rung
+from dist_checks.report.view import Report, Rung, Table
 from dist_checks.report.visible import shorten, visible
 
 __all__ = ["progress", "render", "summary"]
@@ -43,7 +43,7 @@ def summary(report: Mapping[str, Any], stream: TextIO, *, links: Mapping[str, Pa
 def render(report: Mapping[str, Any], links: Mapping[str, Path]) -> Text:
     """The text with its colours; the last line is the report's sentence."""
     view = read(report)
-    parts = [part for part in (_matrix(view), *_findings(view), _facts(view, links)) if part.plain]
+    parts = [part for part in (_tables(view), *_findings(view), _facts(view, links)) if part.plain]
     return Text("\n").join([*(Text("\n").join((part, Text())) for part in parts), _sentence(view)])
 
 
@@ -55,34 +55,44 @@ def _sentence(view: Report) -> Text:
     return text
 
 
-def _matrix(view: Report) -> Text:
+def _tables(view: Report) -> Text:
     """A row for each rung, a letter for each check, as pytest writes them."""
     if not view.rungs:
         return Text()
     shown = view.rungs if len(view.rungs) <= MOST_RUNGS else [rung for rung in view.rungs if rung.status != "pass"]
-    shown = shown[:MOST_RUNGS]
-    width = min(40, max((len(rung.id) for rung in shown), default=4))
-    out = [Text(f"{'rung':{width}}  ranks  seconds  status        checks", style="dim")]
-    out += [_row(rung, view, width) for rung in shown]
-    if left := len(view.rungs) - len(shown):
+    names = {rung.id for rung in shown[:MOST_RUNGS]}
+    width = min(40, max(map(len, names), default=4))
+    tables = [rows for table in view.tables if (rows := _table(table, names, width))]
+    out = [text for rows in tables for text in (*([Text()] if rows is not tables[0] else []), *rows)]
+    if left := len({rung.id for rung in view.rungs} - names):
         out.append(Text(f"and {words.count(left, 'more rung')}", style="dim"))
     met = {status for rung in view.rungs for status in rung.checks.values()}
-    key = [f"{words.LETTERS[status]} {status}" for status in words.STATUSES if status in met]
-    if view.checks:
-        out += [Text(f"checks: {', '.join(view.checks)}", style="dim"), Text("   ".join(key), style="dim")]
+    if met:
+        out.append(Text("   ".join(f"{words.LETTERS[status]} {status}" for status in words.STATUSES if status in met)))
+        out[-1].stylize("dim")
     return Text("\n").join(out)
 
 
-def _row(rung: Rung, view: Report, width: int) -> Text:
+def _table(table: Table, names: Collection[str], width: int) -> list[Text]:
+    rows = [_row(rung, table, width) for rung in table.rungs if rung.id in names]
+    if not rows:
+        return []
+    head = Text(f"{table.title.lower():{width}}  ranks  seconds  status        checks", style="dim")
+    told = [f"checks: {', '.join(table.checks)}"]
+    told += [f"skipped by all: {', '.join(table.skipped)}"] if table.skipped else []
+    return [head, *rows, *(Text(line, style="dim") for line in told)]
+
+
+def _row(rung: Rung, table: Table, width: int) -> Text:
     ranks = "" if rung.world_size is None else str(rung.world_size)
     seconds = words.duration(rung.seconds).removesuffix(" s")
     row = Text(f"{shorten(rung.id, width):{width}}  {ranks:>5}  {seconds:>7}  ")
     row.append(f"{rung.status.upper() if rung.status == 'fail' else rung.status:12}", COLOURS[rung.status])
     row.append("  ")
-    for check in view.checks:
+    for check in table.checks:
         status = rung.checks.get(check, "")
         row.append(words.LETTERS.get(status, " "), COLOURS.get(status, ""))
-    wrong = [check for check, status in rung.checks.items() if status in ("fail", "inconclusive")]
+    wrong = [check for check in table.checks if rung.checks.get(check) in ("fail", "inconclusive")]
     row.append(f"  {words.listed(wrong, most=4)}" if wrong else "")
     row.rstrip()
     return row

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 from dist_checks.report import words
+
+ZERO = ("overfit", "learn")
+"""Roles of rung zero."""
+ALONE = ("single", *ZERO)
+"""Roles of rungs on one device that are examined for themselves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +121,24 @@ class Skipped:
     reason: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Rungs by checks."""
+
+    title: str
+    rungs: tuple[Rung, ...]
+    checks: tuple[str, ...]
+    skipped: tuple[str, ...]
+    """Checks that every rung skips: a column of them would tell nothing."""
+
+    @classmethod
+    def of(cls, title: str, rungs: Iterable[Rung], checks: Iterable[str]) -> Table:
+        rungs, checks = tuple(rungs), tuple(checks)
+        skipped = tuple(check for check in checks if {rung.checks.get(check, "skip") for rung in rungs} == {"skip"})
+        told = tuple(check for check in checks if check not in skipped)
+        return cls(title=title, rungs=rungs, checks=told, skipped=skipped)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Report:
     status: str
@@ -133,9 +156,17 @@ class Report:
     environment: Mapping[str, str]
 
     @cached_property
-    def checks(self) -> tuple[str, ...]:
-        """Of all rungs, in the order in which they are first met."""
-        return tuple(dict.fromkeys(check for rung in self.rungs for check in rung.checks))
+    def tables(self) -> tuple[Table, ...]:
+        """One device alone, and singles with what is compared with them: few checks are asked of both."""
+        alone = [rung for rung in self.rungs if rung.role in ALONE]
+        ladder = [rung for rung in self.rungs if rung.role not in ZERO]
+        compared = _met(rung for rung in ladder if rung.role not in ALONE)
+        examined = _met(rung for rung in alone if rung.role in ZERO)
+        apart = [check for check in _met(alone) if check in examined or check not in compared]
+        if not compared or not apart:
+            title = "The ladder" if compared or not alone else "One device"
+            return (Table.of(title, self.rungs, _met(self.rungs)),)
+        return Table.of("One device", alone, apart), Table.of("The ladder", ladder, compared)
 
     @cached_property
     def by_id(self) -> dict[str, Rung]:
@@ -168,3 +199,8 @@ class Report:
             if other.status == "pass" and other.role != "twin"
             if (other.axes in less if len(axes) > 1 else other.role == "rung" and len(other.axes) == 1)
         ]
+
+
+def _met(rungs: Iterable[Rung]) -> dict[str, None]:
+    """Their checks, in the order in which they are first met."""
+    return dict.fromkeys(check for rung in rungs for check in rung.checks)

@@ -10,6 +10,7 @@ import pytest
 from report_samples import NAMES, malformed, sample
 
 from dist_checks.report import terminal
+from dist_checks.report.read import read
 
 LINKS = {"html": Path("runs/latest/report.html"), "junit": Path("runs/latest/junit.xml")}
 
@@ -105,3 +106,25 @@ def test_a_stream_that_cannot_encode_still_gets_the_text() -> None:
 def test_whatever_is_missing_there_is_a_summary() -> None:
     for report in malformed():
         terminal.render(report, {})
+
+
+def test_one_device_has_a_table_of_its_own_and_what_all_skip_no_column() -> None:
+    rungs = [
+        {"id": "single", "role": "single", "checks": {"step_zero": "pass", "launch": "pass", "curve": "skip"}},
+        {"id": "learn", "role": "learn", "checks": {"launch": "pass", "causal": "fail", "useful": "skip"}},
+        {"id": "tp2", "role": "rung", "checks": {"launch": "pass", "loss": "pass", "curve": "skip"}},
+    ]
+    alone, ladder = read({"rungs": rungs}).tables
+    assert [rung.id for rung in alone.rungs] == ["single", "learn"]
+    assert (alone.checks, alone.skipped) == (("step_zero", "launch", "causal"), ("useful",))
+    assert [rung.id for rung in ladder.rungs] == ["single", "tp2"]
+    assert (ladder.checks, ladder.skipped) == (("launch", "loss"), ("curve",))
+    (only,) = read({"rungs": rungs[:2]}).tables
+    assert (only.title, only.checks) == ("One device", ("step_zero", "launch", "causal"))
+    text = io.StringIO()
+    terminal.summary({"rungs": rungs}, text, links={})
+    head, *lines = text.getvalue().splitlines()
+    assert head.startswith("one device")
+    assert "learn" in lines[1]
+    assert lines[1].endswith(".F  causal")
+    assert lines[3] == "skipped by all: useful"
