@@ -21,6 +21,19 @@ def transformers() -> Iterator[LocalLauncher]:
         yield launcher
 
 
+QWEN = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "head_dim": 8}
+NOT_SAID = {
+    "data_special_tokens": "the recipe does not say which tokens begin and end a text (begin, end)",
+    "data_inputs": "inputs are tokens",
+    "data_mixture": "the recipe declares no mixture of sources",
+    "documents": "the recipe packs no documents (it has no documents())",
+    "classes": "the recipe foretells tokens, or has no classes to count",
+    "useful": "the recipe does not measure what the model is for (evaluate)",
+    "expected": "nothing was written down before the launch (expect)",
+}
+"""What the recipe does not offer to rung zero."""
+
+
 def report(launcher: LocalLauncher, folder: Path, axes: dict[str, Any], **options: Any) -> dict[str, Any]:
     matrix = {
         "recipe": "huggingface",
@@ -44,15 +57,32 @@ def test_a_llama(transformers: LocalLauncher, tmp_path: Path) -> None:
     assert {"axes": {"ep": 2}, "reason": "ep needs a recipe with experts; huggingface has none"} in found["skipped"]
 
 
+@pytest.mark.parametrize(("kind", "config"), [("llama", {}), ("qwen3_moe", QWEN)], ids=["llama", "qwen3_moe"])
+def test_rung_zero(transformers: LocalLauncher, tmp_path: Path, kind: str, config: dict[str, Any]) -> None:
+    """Every check of one device that applies; what the recipe does not say is skipped, with the reason."""
+    matrix = {
+        "recipe": "huggingface",
+        "steps": 3,
+        "options": {"model_type": kind, "config": config, "samples": 123},
+        "single": {"learn": 60, "overfit": 8, "overfit_steps": 120},
+    }
+    found = session.run(matrix, out=tmp_path / "run", launcher=transformers).report
+    assert found["sentence"] == "PASS one device is healthy (overfit, learn)"
+    skipped = {f["check"]: f["message"] for f in found["findings"] if (f["rung"], f["status"]) == ("learn", "skip")}
+    assert skipped == NOT_SAID
+    rungs = {rung["id"]: rung["checks"] for rung in found["rungs"]}
+    assert rungs["overfit"]["overfit"] == "pass"
+    assert {"skip"} == {rungs["single"]["fp32_islands"]}, "nothing is narrow in float64"
+
+
 def test_a_mixture_of_experts(transformers: LocalLauncher, tmp_path: Path) -> None:
     """Qwen3's: norms of each head, and experts that are whole on every rank of tp."""
-    experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "head_dim": 8}
     found = report(
         transformers,
         tmp_path / "run",
         {"dp_shard": 2, "tp": 2, "ep": 2},
         model_type="qwen3_moe",
-        config=experts,
+        config=QWEN,
     )
     assert found["status"] == "pass", found["sentence"]
     assert {rung["id"] for rung in found["rungs"] if rung["role"] == "rung"} == {"dp_shard2", "tp2"}
