@@ -40,4 +40,4 @@ def once(folder: Path) -> Look:
 def code(seen: Look) -> ExitCode:
     if seen.wrong:
         return ExitCode.FAIL
-    return ExitCode.PASS if seen.compared else ExitCode.INCONCLUSIVE
+    return ExitCode.PASS if seen.judged else ExitCode.INCONCLUSIVE

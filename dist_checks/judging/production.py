@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 from dist_checks.judging.checks.replicas import Split, first_split
 from dist_checks.judging.logical import full, records
-from dist_checks.judging.reading import Trace, rank_list, read
+from dist_checks.judging.reading import Step, Trace, rank_list, read
 from dist_checks.judging.settings_seen import degrees
 from dist_checks.judging.tolerance import within
 from dist_checks.trace import Kind
@@ -18,6 +19,9 @@ from dist_checks.trace import Kind
 KINDS = (Kind.GRADIENT, Kind.WEIGHT, Kind.BUFFER)
 ROUNDING = 1e-5
 """Relative: ranks may add up the same norm in another order."""
+
+FIRST = 5
+"""Steps of which it is written down what was read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +34,8 @@ class Look:
     """That all ranks have recorded."""
     compared: int
     """Digests that had to be those of another rank."""
+    samples: int
+    """Of the first steps, read by ranks whose gradients are averaged."""
     ended: bool
     """Every rank has come to its end."""
     ranks: int
@@ -38,10 +44,17 @@ class Look:
     def sentence(self) -> str:
         if self.wrong:
             return f"FAIL {self.wrong}"
-        if not self.compared:
-            return f"INCONCLUSIVE {self.ranks} ranks, of which no two hold the same part of a tensor"
         seen = f"steps {self.steps[0]} to {self.steps[-1]}" if self.steps else "before the first step"
-        return f"PASS {self.ranks} ranks agree: {self.compared} digests, {seen}"
+        alone = f"{self.ranks} ranks, of which no two hold the same part of a tensor"
+        read = f"none of {self.samples} samples of the first steps read twice" if self.samples else ""
+        if not self.compared:
+            return f"PASS {alone}: {read}, {seen}" if read else f"INCONCLUSIVE {alone}"
+        return f"PASS {self.ranks} ranks agree: {self.compared} digests, {f'{read}, ' if read else ''}{seen}"
+
+    @property
+    def judged(self) -> bool:
+        """Something was there to be compared."""
+        return bool(self.compared or self.samples)
 
     def to_json(self) -> dict[str, Any]:
         status = self.sentence.partition(" ")[0].lower()
@@ -58,6 +71,7 @@ def look(folder: Path) -> Look | None:
     seen = {kind: records(trace, kind) for kind in KINDS}
     splits = [split for kind in KINDS if (split := first_split(trace, kind, seen[kind]))]
     wrong = [(split.step, KINDS.index(split.kind), _parted(trace, split)) for split in splits]
+    wrong += [(step, -1, text) for step, text in _read_twice(trace)]
     wrong += [(step, len(KINDS), text) for step, text in _other(trace)]
     if not trace.missing and len(found) == size:
         grid = degrees(trace)
@@ -73,6 +87,8 @@ def look(folder: Path) -> Look | None:
         wrong=min(wrong)[2] if wrong else "",
         steps=trace.steps,
         compared=sum(int((~each.new_part).sum()) for each in seen.values()),
+        samples=len(_groups(trace))
+        and sum(len(event.get("ids") or ()) for _, events in _first_reads(trace) for event in events.values()),
         ended=len(found) == size and all(rank.ended for rank in trace.ranks),
         ranks=size,
     )
@@ -87,6 +103,42 @@ def _parted(trace: Trace, split: Split) -> str:
         f"replicas have parted {when}: {rank_list(split.others)} ({where}) hold another {split.kind.value} of "
         f"{split.name} than rank {split.one}, {split.distance:.1e} apart; {split.tensors} of {split.of} differ{since}"
     ).replace(") hold", ") holds" if len(split.others) == 1 else ") hold")
+
+
+def _first_reads(trace: Trace) -> Iterator[tuple[int, dict[int, Step]]]:
+    """Of each of the first steps, what each rank has written down of the samples that it read."""
+    told = {rank.rank: {**rank.steps, **rank.read} for rank in trace.ranks}
+    for step in range(FIRST):
+        events = {rank: steps[step] for rank, steps in told.items() if step in steps}
+        if len(events) == len(told) and any(event.get("ids") for event in events.values()):
+            yield step, events
+
+
+def _groups(trace: Trace) -> set[tuple[int, ...]]:
+    """Ranks over which gradients are averaged."""
+    return {tuple(group) for rank in trace.ranks for group in rank.header.get("data_groups") or ()}
+
+
+def _read_twice(trace: Trace) -> Iterator[tuple[int, str]]:
+    """(step, sentence) of ranks that read the same samples, though their gradients are averaged."""
+    groups = _groups(trace)
+    for step, events in _first_reads(trace):
+        for group in sorted(groups):
+            first: dict[int, int] = {}
+            for rank in (rank for rank in group if rank in events):
+                ids = set(events[rank].get("ids") or ())
+                common = Counter(first[id] for id in ids if id in first)
+                # Two samples of a stream may be the same text.
+                wanted = len(ids) / 2 if events[rank].get("ids_from") == "inputs" else 1
+                if common and (found := common.most_common(1)[0])[1] >= wanted:
+                    other, count = found
+                    yield (
+                        step,
+                        f"ranks {other} and {rank} both read {count} of {len(ids)} samples at step {step}, and their "
+                        "gradients are averaged",
+                    )
+                    return
+                first |= {id: rank for id in ids if id not in first}
 
 
 def _other(trace: Trace) -> Iterator[tuple[int, str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -117,6 +117,8 @@ class RankTrace:
     """The ``evaluation`` event."""
     observed: tuple[Mapping[str, Any], ...] = ()
     """The ``observed`` events."""
+    read: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+    """The ``read`` events, by step: of one that is passed over in production, its samples."""
 
     @cached_property
     def copies(self) -> dict[str, str]:
@@ -241,6 +243,7 @@ def _read_rank(folder: Path, files: Mapping[str, Part], rank: int, extents: dict
     routing: list[Mapping[str, Any]] = []
     moments: dict[str, Mapping[str, Any]] = {}
     observed: list[Mapping[str, Any]] = []
+    passed: dict[int, Mapping[str, Any]] = {}
     ended = False
     announced = 0  # records that the rank says it has written: a file may be cut between two of them
     path = events_path(folder, rank)
@@ -262,6 +265,8 @@ def _read_rank(folder: Path, files: Mapping[str, Part], rank: int, extents: dict
                     routing.append(event)
                 case "observed":
                     observed.append(event)
+                case "read":
+                    passed[int(event["step"])] = event
                 case "evidence":
                     evidence = {**evidence, **event}
                 case "end":
@@ -289,6 +294,7 @@ def _read_rank(folder: Path, files: Mapping[str, Part], rank: int, extents: dict
         routing=tuple(routing),
         **moments,
         observed=tuple(observed),
+        read=passed,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
@@ -10,26 +10,32 @@ import torch.nn.utils.clip_grad as clip_grad
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from dist_checks.probe.fsdp1 import is_wrapped
+
 Before = Callable[[], None]
 After = Callable[[Tensor, float], None]
 """(norm, limit)"""
 
 
 class Clipping:
-    """``before`` is called when the norm of the gradients of ``parameters`` is about to be computed, ``after`` when
+    """``before`` is called when the norm of the gradients of ``model`` is about to be computed, ``after`` when
     they are about to be clipped by it."""
 
-    def __init__(self, parameters: Iterable[nn.Parameter], before: Before, after: After) -> None:
-        self._parameters = list(parameters)
+    def __init__(self, model: nn.Module, before: Before, after: After) -> None:
+        self._model = model
+        self._parameters = list(model.parameters())
         self._before, self._after = before, after
         # Looked up at call time: whoever has imported clip_grad_norm_ by name comes by here as well.
         self._norm = clip_grad._get_total_norm
         self._clip = clip_grad._clip_grads_with_norm_
         clip_grad._get_total_norm = self._wrapped_norm()
         clip_grad._clip_grads_with_norm_ = self._wrapped_clip()
+        if is_wrapped(model):
+            model.__dict__["clip_grad_norm_"] = self._wrapped_method()
 
     def stop(self) -> None:
         clip_grad._get_total_norm, clip_grad._clip_grads_with_norm_ = self._norm, self._clip
+        self._model.__dict__.pop("clip_grad_norm_", None)
 
     def _wrapped_norm(self) -> Any:
         original = self._norm
@@ -52,6 +58,19 @@ class Clipping:
             if self._is_ours({id(p.grad) for p in parameters if p.grad is not None}):
                 self._after(total_norm, float(max_norm))
             return original(parameters, max_norm, total_norm, *args, **kwargs)
+
+        return clip
+
+    def _wrapped_method(self) -> Any:
+        """FSDP1 clips by a method of its own."""
+        original: Any = self._model.clip_grad_norm_
+
+        @wraps(original)
+        def clip(max_norm: float, *args: Any, **kwargs: Any) -> Any:
+            self._before()
+            norm = original(max_norm, *args, **kwargs)
+            self._after(norm, float(max_norm))
+            return norm
 
         return clip
 

@@ -96,9 +96,11 @@ def is_state(key: str, value: object) -> bool:
 
 
 def holding_of(model: nn.Module, optimizers: Sequence[Optimizer]) -> Holding:
-    """The holding that fits ``model``: that of a DeepSpeed engine, or the plain one. Raises Unreadable."""
+    """The holding that fits ``model``: that of a DeepSpeed engine, of FSDP1, or the plain one. Raises Unreadable."""
     if type(model).__module__.partition(".")[0] == "deepspeed" and hasattr(model, "zero_optimization_stage"):
         from dist_checks.probe.zero import engine_holding
 
         return engine_holding(model)
-    return Holding(model, optimizers)
+    from dist_checks.probe.fsdp1 import FlatHolding, is_flat
+
+    return FlatHolding(model, optimizers) if is_flat(model) else Holding(model, optimizers)

@@ -11,6 +11,8 @@ from torch.optim import Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.hooks import RemovableHandle
 
+from dist_checks.probe.closures import Call, when_ready
+
 MOST_NODES = 1000
 """Of the graph: the block whose output is looked at comes first, what was before it later."""
 
@@ -50,7 +52,10 @@ class OptimizerKernels:
             self._handles.append(optimizer.register_step_pre_hook(self._before))
             self._handles.append(optimizer.register_step_post_hook(self._after))
 
-    def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Call | None:
+        return when_ready(args, kwargs, self._watch)
+
+    def _watch(self) -> None:
         if self._mode is None:
             self._mode = _Mode(self.names)
             self._mode.__enter__()  # type: ignore[no-untyped-call]

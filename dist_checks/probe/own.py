@@ -28,7 +28,7 @@ from dist_checks.probe.placed import PlacedHolding, Sharded, declared
 from dist_checks.probe.probe import FOLDER, Probe
 from dist_checks.probe.record import Record
 from dist_checks.probe.recorder import Recorder
-from dist_checks.probe.sample_ids import overheard, sampled
+from dist_checks.probe.sample_ids import overheard, sampled, sampler_of
 
 T = TypeVar("T")
 
@@ -37,6 +37,9 @@ RUNG = "DIST_CHECKS_RUNG"
 
 EVERY = "DIST_CHECKS_EVERY"
 """Environment variable, in production: steps from one recorded step to the next. All others cost next to nothing."""
+
+READ = 5
+"""In production: of so many first steps it is written down which samples were read, recorded or not."""
 
 SAID, CLIPPED, STEPPED = "probe.gradients()", "clip_grad_norm_", "optimizer.step()"
 """The moments at which gradients are seen."""
@@ -85,6 +88,10 @@ def attach(
         blocks = {} if set(SPLIT) & set(setting) else blocks_of(model)
     every = int(os.environ.get(EVERY, "0"))
     if every:
+        from dist_checks.probe.groups import data_groups, mesh_coordinates
+
+        about["data_groups"] = data_groups(model)
+        about["coordinates"] = about["coordinates"] or mesh_coordinates(model)
         record = Record(every=every, first=1, state_every=0, outputs_steps=0, routing_steps=0, applied=False)
     if record is None:
         narrowing = rung.get("role") == "single" and rung.get("precision") == "fp64" and Axis.COMPILE not in setting
@@ -144,21 +151,23 @@ class OwnLoop(Recorder):
         self._hashes = hashes
         self._sparse = sparse
         self._pending: deque[tuple[tuple[int, ...], int]] = deque()
-        self._drawn: deque[Sequence[int]] = deque()
+        self._drawn: deque[tuple[Sequence[int], int]] = deque()
         self._source = ""
+        self._announced = False
         self._losses: list[tuple[float | None, int]] = []
         self.after_engine: Callable[[], None] | None = None
         self._loss_from: str | None = None
         self._model = model  # to the end: a script that frees DDP may hang, see tests/upstream/test_freed_group.py
         super().__init__(model, optimizer, **rest)
         self._handles.append(model.register_forward_pre_hook(self._before_forward, with_kwargs=True))
-        self._clipping = Clipping(model.parameters(), self._at_clipping, self._clipped)
+        self._clipping = Clipping(model, self._at_clipping, self._clipped)
         self._engine = _Engine(model, self._at_engine_step, self._after_engine_step)
 
     def _start_step(self) -> None:
         super()._start_step()
         self._moment = ""
         self._stepped = False
+        self._read: list[int] = []
 
     @property
     def _passed_over(self) -> bool:
@@ -169,7 +178,8 @@ class OwnLoop(Recorder):
 
     def watch(self, loader: Iterable[T], ids: str | Callable[[T], Iterable[int]] | None = None) -> Iterator[T]:
         epoch, self._epochs = self._epochs, self._epochs + 1
-        self._source = "given" if ids is not None else "sampler"
+        self._source = "given" if ids is not None else "sampler" if sampler_of(loader) is not None else "inputs"
+        self._hashes = False
         for batch, found in sampled(loader, ids):
             # A loop may fetch its next batch before the step is over: this one is read when the model is called.
             self._pending.append((tuple(int(i) for i in found), epoch))
@@ -180,28 +190,37 @@ class OwnLoop(Recorder):
         self._drawn = overheard(loader)
 
     def micro_batch(self, ids: Iterable[int], *args: Any, **kwargs: Any) -> None:
-        self._source = self._source or "given"
+        self._source, self._hashes = self._source or "given", False
         super().micro_batch(ids, *args, **kwargs)
 
+    def next_batch(self, batch: object) -> None:
+        """Where a framework says which batch it trains with next, and calls the model as it likes."""
+        self._announced = True
+        self._see_batch(batch)
+
     def _before_forward(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        if not (module.training and torch.is_grad_enabled()):
-            return
-        if self._passed_over:
-            for waiting in (self._pending, self._drawn):
-                if waiting:
-                    waiting.popleft()
-        elif self._pending:
-            ids, epoch = self._pending.popleft()
-            super().micro_batch(ids, epoch=epoch)
+        if module.training and torch.is_grad_enabled() and not self._announced:
+            self._see_batch([args, kwargs])
+
+    def _see_batch(self, inputs: object) -> None:
+        if self._pending:
+            self._take(*self._pending.popleft())
         elif self._drawn:
-            self._source = "sampler"
-            super().micro_batch(self._drawn.popleft())
-        elif self._source in ("", "inputs") and self._hashes:
+            self._source, self._hashes = "sampler", False
+            self._take(*self._drawn.popleft())
+        elif self._hashes and not (self._passed_over and self._step >= READ):
             from dist_checks.probe.sample_ids import hashed
 
-            if found := hashed([args, kwargs]):
+            if found := hashed(inputs):
                 self._source = "inputs"
-                super().micro_batch(found)
+                self._take(found, 0)
+
+    def _take(self, ids: Sequence[int], epoch: int) -> None:
+        """A micro-batch of these samples comes next."""
+        if self._passed_over:
+            self._read.extend(ids)
+        else:
+            super().micro_batch(ids, epoch=epoch)
 
     # Gradients
 
@@ -229,12 +248,12 @@ class OwnLoop(Recorder):
     def _at_engine_step(self) -> None:
         self._see_gradients("engine.step()")
 
-    def _before_optimizer(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    def _about_to_step(self, optimizer: Optimizer) -> None:
         self._stepped = True
         if self._passed_over:
             return
         self._see_gradients(STEPPED, self._held.applied_scale(optimizer))
-        super()._before_optimizer(optimizer, args, kwargs)
+        super()._about_to_step(optimizer)
 
     # Steps
 
@@ -250,8 +269,7 @@ class OwnLoop(Recorder):
         loss: float | None = None,
     ) -> None:
         while self._pending and not self._batches:  # the model that is called is not the one that was given
-            ids, epoch = self._pending.popleft()
-            super().micro_batch(ids, epoch=epoch)
+            self._take(*self._pending.popleft())
         if loss_sum is not None or loss is not None:
             self._losses.append((loss_sum, targets or 0) if loss_sum is not None else (loss, 0))
         if not self._engine.at_boundary():  # DeepSpeed's loops come by here after each micro-batch
@@ -270,6 +288,9 @@ class OwnLoop(Recorder):
 
     def _pass_over(self) -> bool:
         if passed := self._passed_over:
+            if self._read and self._step < READ:
+                self._writer.event("read", step=self._step, ids=self._read, ids_from=self._source)
+                self._writer.flush()
             self._step += 1
             self._start_step()
         return passed

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from types import TracebackType
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from dist_checks.probe.closures import Call, when_ready
 from dist_checks.probe.evidence import Evidence
 from dist_checks.probe.extents import Part
 from dist_checks.probe.flight import is_recording
@@ -295,7 +297,10 @@ class Recorder(Probe):
         if self._narrowing is not None:
             self._narrowing.stop()
 
-    def _before_optimizer(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    def _before_optimizer(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Call | None:
+        return when_ready(args, kwargs, partial(self._about_to_step, optimizer))
+
+    def _about_to_step(self, optimizer: Optimizer) -> None:
         self._forward_done()
         # Frameworks that step one group at a time leave the others empty meanwhile.
         self._rates.extend(scalar(group["lr"]) for group in optimizer.param_groups if group["params"])

@@ -18,6 +18,9 @@ T = TypeVar("T")
 MASK = 2**63 - 1
 """Ids are written as signed 64-bit numbers."""
 
+Drawn = tuple[Sequence[int], int]
+"""Indices of a batch, and how often the sampler had been gone through before."""
+
 
 def sampled(
     loader: Iterable[T], ids: str | Callable[[T], Iterable[int]] | None = None
@@ -30,17 +33,22 @@ def sampled(
         return
     drawn = overheard(loader)
     for batch in loader:
-        yield batch, drawn.popleft() if drawn else hashed(batch)
+        yield batch, drawn.popleft()[0] if drawn else hashed(batch)
 
 
 def sampler_of(loader: object) -> object | None:
     """What chooses the samples of each batch; None where the data set is a stream, or the loader is not torch's."""
+    loader = _torchs(loader)
     return getattr(loader, "batch_sampler", None) if isinstance(loader, torch.utils.data.DataLoader) else None
 
 
-def overheard(loader: object) -> deque[Sequence[int]]:
+def _torchs(loader: object) -> object:
+    return getattr(loader, "base_dataloader", loader)  # accelerate's is around it
+
+
+def overheard(loader: object) -> deque[Drawn]:
     """Fills with the indices of each batch as the loader's sampler draws them, which workers do ahead of time."""
-    loader = getattr(loader, "base_dataloader", loader)  # accelerate's
+    loader = _torchs(loader)
     sampler = sampler_of(loader)
     if sampler is None:
         return deque()
@@ -57,12 +65,14 @@ class _Overheard:
 
     def __init__(self, sampler: Any) -> None:
         self._sampler = sampler
-        self.drawn: deque[Sequence[int]] = deque()
+        self.drawn: deque[Drawn] = deque()
+        self._epochs = 0
 
     def __iter__(self) -> Iterator[Any]:
-        drawn = self.drawn
+        drawn, epoch = self.drawn, self._epochs
+        self._epochs += 1
         for batch in self._sampler:
-            drawn.append([int(index) for index in batch])
+            drawn.append(([int(index) for index in batch], epoch))
             yield batch
 
     def __len__(self) -> int:

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy, fully_shard
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
@@ -67,6 +67,8 @@ class Way:
 
     axes: dict[str, int]
     sequence: bool = False
+    flat: bool | None = None
+    """FSDP1 instead of FSDP2, with this ``use_orig_params``."""
 
     @property
     def size(self) -> int:
@@ -88,6 +90,18 @@ def parallel(model: Tiny, way: Way, mesh: DeviceMesh | None) -> nn.Module:
         if way.sequence:
             plan |= {"blocks.*.norm": SequenceParallel(), "norm": SequenceParallel()}
         parallelize_module(model, mesh["tp"], plan)
+    if way.flat is not None:
+        groups = tuple(mesh[name].get_group() for name in reversed(way.axes))
+        strategy = ShardingStrategy.HYBRID_SHARD if len(groups) > 1 else ShardingStrategy.FULL_SHARD
+        given: dict[str, Any] = {
+            "process_group": groups if len(groups) > 1 else groups[0],
+            "sharding_strategy": strategy,
+            "use_orig_params": way.flat,
+            "device_id": torch.device("cpu"),
+        }
+        for number, block in enumerate(model.blocks):
+            model.blocks[number] = FullyShardedDataParallel(block, **given)
+        return FullyShardedDataParallel(model, **given)
     if "dp_shard" in way.axes:
         names = tuple(name for name in way.axes if name != "tp")
         for block in model.blocks:

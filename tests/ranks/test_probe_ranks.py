@@ -24,6 +24,9 @@ WAYS = {
     "tp2+sp": Way(axes={"tp": 2}, sequence=True),
     "fsdp2xtp2": Way(axes={"dp_shard": 2, "tp": 2}),
     "fsdp2xtp2+sp": Way(axes={"dp_shard": 2, "tp": 2}, sequence=True),
+    "fsdp1_3": Way(axes={"dp_shard": 3}, flat=True),
+    "fsdp1_3_flat": Way(axes={"dp_shard": 3}, flat=False),
+    "fsdp1_hybrid2x2": Way(axes={"dp_replicate": 2, "dp_shard": 2}, flat=True),
 }
 
 Key = tuple[Kind, str, int, int]
@@ -113,7 +116,7 @@ def with_and_without(way: Way, rank: int, folder: Path) -> dict[str, object]:
     }
 
 
-@pytest.mark.parametrize("name", ["ddp2", "fsdp2", "tp2+sp"])
+@pytest.mark.parametrize("name", ["ddp2", "fsdp2", "tp2+sp", "fsdp1_3"])
 def test_the_probe_communicates_nothing_and_changes_no_bit(name: str, tmp_path: Path) -> None:
     way = WAYS.get(name, Way(axes={"dp_shard": 2}))
     for result in run(with_and_without, way, tmp_path / "run", tmp_path / name):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from probe_reading import rank_trace
+from probe_reading import Key, rank_trace, recorded
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -156,6 +156,76 @@ def test_the_harness_says_which_rung_it_is(tmp_path: Path, monkeypatch: pytest.M
     own.finish()
     header = read(tmp_path / "single", 2).ranks[0].header
     assert (header["rung"], header["coordinates"]["tp"], header["options"]) == ("tp2", 1, {"lr": 1})
+
+
+def test_a_step_with_a_closure_is_seen_where_its_gradients_are_there(tmp_path: Path) -> None:
+    """Lightning's, and LBFGS: forward and backward run inside of the step."""
+    model, optimizer = made()
+    probe = Probe.attach(model, optimizer)
+
+    def closure() -> float:
+        optimizer.zero_grad()
+        loss = loss_of(model, TOKENS)
+        loss.backward()
+        return loss.item()
+
+    probe.step(loss=optimizer.step(closure))
+    probe.step(loss=optimizer.step(closure=closure))
+    own.finish()
+    found = recorded(tmp_path / "single")
+    for index in (0, 1):
+        weights = [found[Key(Kind.WEIGHT, "2.weight", at)].values.sketch for at in (index - 1, index)]
+        moved = [(before - after) / 0.1 for before, after in zip(*weights, strict=True)]
+        for kind in (Kind.GRADIENT, Kind.APPLIED):
+            assert found[Key(kind, "2.weight", index)].values.sketch == pytest.approx(moved, rel=1e-3, abs=1e-5)
+    assert step(tmp_path, 1)["gradients_at"] == own.STEPPED
+
+
+def test_where_a_framework_reads_the_loader_epochs_are_those_of_its_sampler(tmp_path: Path) -> None:
+    model, optimizer = made()
+    probe = Probe.attach(model, optimizer)
+    loader = DataLoader(TensorDataset(TOKENS), batch_size=3)
+    assert isinstance(probe, own.OwnLoop)
+    probe.overhear(loader)
+    for _ in range(2):
+        for (x,) in loader:
+            loss_of(model, x).backward()
+            optimizer.step()
+            probe.step(loss=1.0)
+    own.finish()
+    told = [step(tmp_path, index) for index in range(4)]
+    assert [event["epoch"] for event in told] == [0, 0, 1, 1]
+    assert [event["ids"] for event in told] == [[0, 1, 2], [3, 4, 5]] * 2
+    assert told[0]["ids_from"] == "sampler"
+
+
+def test_a_stream_has_no_sampler(tmp_path: Path) -> None:
+    model, optimizer = made()
+    probe = Probe.attach(model, optimizer)
+    for x in probe.watch([TOKENS]):
+        loss_of(model, x).backward()
+        optimizer.step()
+        probe.step(loss=1.0)
+    own.finish()
+    assert step(tmp_path, 0)["ids"] == list(hashed(TOKENS))
+    assert step(tmp_path, 0)["ids_from"] == "inputs"
+
+
+def test_in_production_it_is_written_down_what_was_read_in_the_first_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DIST_CHECKS_EVERY", "4")
+    model, optimizer = made()
+    probe = Probe.attach(model, optimizer)
+    for index in range(8):
+        loss_of(model, TOKENS.flip(0) if index % 2 else TOKENS).backward()
+        optimizer.step()
+        probe.step(loss=1.0)
+    own.finish()
+    trace = read(tmp_path / "single", 1).ranks[0]
+    assert sorted(trace.steps) == [0, 4]
+    assert sorted(trace.read) == [1, 2, 3]
+    assert trace.read[2]["ids"] == list(hashed(TOKENS)) == trace.steps[4]["ids"]
 
 
 def test_parts_by_megatrons_attributes_and_by_declaration() -> None:

@@ -15,11 +15,14 @@ SCRIPTS = {
     "deepspeed_zero.py": "--zero {zero} --accum {accum}",
     "transformers_trainer.py": "--accum {accum} --out {out}",
     "accelerate_loop.py": "--accum {accum}",
+    "lightning_fit.py": "--accum {accum}",
+    "fsdp1.py": "--accum {accum}",
 }
 NEEDS = {
     "deepspeed_zero.py": "deepspeed",
     "transformers_trainer.py": "transformers",
     "accelerate_loop.py": "accelerate",
+    "lightning_fit.py": "pytorch_lightning",
 }
 AXES: dict[str, dict[str, Any]] = {
     "nanogpt_ddp.py": {"dp_replicate": 2, "accum": 3},
@@ -27,6 +30,8 @@ AXES: dict[str, dict[str, Any]] = {
     "deepspeed_zero.py": {"dp_replicate": 2, "zero": 2, "accum": 3},
     "transformers_trainer.py": {"dp_replicate": 2, "accum": 3},
     "accelerate_loop.py": {"dp_replicate": 2, "accum": 3},
+    "lightning_fit.py": {"dp_replicate": 2, "accum": 3},
+    "fsdp1.py": {"dp_shard": 2, "accum": 2},
 }
 
 
@@ -134,6 +139,33 @@ MISTAKES = {
         "accelerate_loop.py",
         "model, optimizer, loader = accelerator.prepare(model, optimizer, loader)",
         "model, optimizer = accelerator.prepare(model, optimizer)",
+        "dp_replicate",
+        "samples",
+        "ranks 0 and 1 both read",
+    ),
+    # huggingface/accelerate#3256: the optimizer was made before the parameters were replaced
+    "stale parameters": Mistake("fsdp1.py", "use_orig_params=True", "use_orig_params=False", "dp_shard", "updates", ""),
+    # RLinf/RLinf PR#1558: each rank clips by the norm of its own shard
+    "local norm": Mistake(
+        "fsdp1.py",
+        "model.clip_grad_norm_(0.5)",
+        "nn.utils.clip_grad_norm_(model.parameters(), 0.5)",
+        "dp_shard",
+        "grad_norm",
+        "",
+    ),
+    "divided as well as Lightning": Mistake(
+        "lightning_fit.py",
+        "return loss",
+        "return loss / self.trainer.accumulate_grad_batches",
+        "accum",
+        "gradients",
+        "scale 0.3333,",
+    ),
+    "sampler cut by nobody": Mistake(
+        "lightning_fit.py",
+        "DistributedSampler(data, world, rank, seed=args.seed)",
+        "DistributedSampler(data, 1, 0, seed=args.seed)",
         "dp_replicate",
         "samples",
         "ranks 0 and 1 both read",

@@ -83,9 +83,14 @@ def _cut(view: RungView, axis: Axis) -> Proof:
         return None, "no weights were recorded"
     mine = np.isin(weights.rank, view.layout.group(0, axis)) & (weights.step == weights.step.min())
     held: dict[int, set[object]] = {}
-    for tensor, part in np.unique(np.stack([weights.tensor[mine], weights.part[mine]], axis=1), axis=0).tolist():
+    holders: dict[int, set[int]] = {}
+    rows = np.unique(np.stack([weights.tensor[mine], weights.part[mine], weights.rank[mine]], axis=1), axis=0)
+    for tensor, part, rank in rows.tolist():
         held.setdefault(tensor, set()).add(weights.parts[tensor][part].extent.region)
-    cut = sum(len(regions) > 1 for regions in held.values())
+        holders.setdefault(tensor, set()).add(rank)
+    # FSDP1 cuts what it has laid end to end: of many parameters a rank has all or nothing.
+    ranks = len(np.unique(weights.rank[mine]))
+    cut = sum(len(regions) > 1 or len(holders[tensor]) < ranks for tensor, regions in held.items())
     if not cut:
         return False, f"none of {len(held)} parameters is smaller on a rank than it is in full"
     return True, f"{cut} of {len(held)} parameters are cut"
