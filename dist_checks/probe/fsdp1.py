@@ -114,8 +114,8 @@ class FlatHolding(Holding):
     def table(self, tied: Mapping[str, str]) -> list[dict[str, Any]]:
         def row(name: str, of: str | None) -> dict[str, Any]:
             first = of or name
-            place, kept = self._places.get(first), self._parameters.get(first)
-            held = place.stepped if place is not None else kept
+            place = self._places.get(first)
+            held: Any = place.stepped if place is not None else self._parameters[first]
             shape = place.shape if place is not None else tuple(held.shape)
             return {
                 "name": name,

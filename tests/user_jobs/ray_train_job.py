@@ -51,7 +51,9 @@ def main():
     parser.add_argument("--out", default="/tmp/ray_train")
     args = parser.parse_args()
 
-    ray.init(address=os.environ.get("RAY_ADDRESS", "local"), include_dashboard=False, runtime_env={"env_vars": env_vars()})
+    ray.init(
+        address=os.environ.get("RAY_ADDRESS", "local"), include_dashboard=False, runtime_env={"env_vars": env_vars()}
+    )
     TorchTrainer(
         train,
         train_loop_config=vars(args),
