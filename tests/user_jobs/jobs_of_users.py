@@ -22,6 +22,5 @@ class Job(Protocol):
         *,
         mistake: tuple[str, str] | None = None,
         command: Mapping[str, Any] | None = None,
-        before: str = "",
         **matrix: Any,
     ) -> Outcome: ...
