@@ -40,6 +40,10 @@ DTYPE = {
 NARROW_NORMS = frozenset({"bf16_params", "bf16_pure", "bf16_fsdp"})
 """Autocast computes norms in float32, these do not."""
 
+STEPS_IN = {"Muon": "bfloat16"}
+"""Optimizers that compute their steps in narrower numbers than the weights have: torch.optim.Muon orthogonalises in
+bfloat16, whatever it is given."""
+
 MILDEST_FAULT = 1e-3
 """Relative size of the smallest known fault in a gradient (mean of means over micro-batches: 6e-3 and more)."""
 
@@ -86,6 +90,9 @@ class Tolerance:
     """Norm layers are computed in 16 bits as well; torch's then add up the gradients of gain and bias in 16 bits, over
     all tokens. (On the CPU 4 % off after 1,000 tokens, 10 % after 10,000; 8 % for the last norm of a small GPT.)"""
 
+    step_eps: float = 0.0
+    """Rounding of the optimizer's step, where that is narrower (STEPS_IN)."""
+
     @property
     def relative(self) -> float:
         """Of the norm of a tensor, at step 0, apart from ``spread``.
@@ -119,7 +126,7 @@ class Tolerance:
         fp16 rung 1.1 % where its single was 0.2 %.) In float32 what is mere rounding is below Adam's own epsilon, and
         takes no step: measured 2e-5."""
         chance = self.rule is Rule.ROUNDING or (self.rule is Rule.TRUTH and self.eps > EPS["float32"])
-        return math.sqrt(self.eps) / (1 if chance else 8)
+        return math.sqrt(max(self.eps, self.step_eps)) / (1 if chance else 8)
 
     @property
     def growth(self) -> float:

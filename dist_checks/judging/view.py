@@ -16,7 +16,7 @@ from dist_checks.judging.reading import Trace
 from dist_checks.judging.routing import Flip, Share, excuse, excused_by_rounding, flips, routes, shares
 from dist_checks.judging.seen import Seen
 from dist_checks.judging.start import other_start
-from dist_checks.judging.tolerance import DTYPE, EPS, Rule, Tolerance, narrowest, of_single
+from dist_checks.judging.tolerance import DTYPE, EPS, STEPS_IN, Rule, Tolerance, narrowest, of_single
 from dist_checks.judging.triage import SYMPTOMS
 from dist_checks.judging.verdict import Blamed, Explanation, Finding, Status
 from dist_checks.rung import Phase, Rung
@@ -25,6 +25,12 @@ from dist_checks.trace import BEFORE, Kind
 SAME_DRAWS = frozenset({Axis.CKPT_ACT, Axis.FUSED, Axis.PRECISION, Axis.CUSTOM, Axis.RESUME})
 """Axes under which one device draws the random numbers of the reference, in its order. A recipe may name more
 (``Recipe.masks_alike``)."""
+
+CUTS = (Axis.ACCUM, Axis.PP)
+"""Axes that cut a rank's batch into micro-batches."""
+
+DATA = (Axis.DP_REPLICATE, Axis.DP_SHARD, Axis.EP)
+"""Axes that give samples to other ranks."""
 
 
 @dataclass(frozen=True)
@@ -101,10 +107,15 @@ class RungView:
         # A script that computes in float32 only has no better truth than its own single.
         itself = self.rung.reference is not None and self.rung.reference == self.rung.truth
         if (self.rung.exact or itself) and not self.is_truth:
-            return Tolerance(rule=Rule.REFERENCE, eps=self.narrowest)
+            return Tolerance(rule=Rule.REFERENCE, eps=self.narrowest, step_eps=self._step_eps)
         if self.rung.reference is not None:
             return Tolerance(rule=Rule.TRUTH, eps=EPS[DTYPE[self.rung.precision]])
         return of_single(self.rung.precision)
+
+    @property
+    def _step_eps(self) -> float:
+        rows = [row for seen in self._sides for rank in seen.trace.ranks for row in rank.header.get("optimizer") or ()]
+        return max((EPS[STEPS_IN[row.get("class")]] for row in rows if row.get("class") in STEPS_IN), default=0.0)
 
     @cached_property
     def narrowest(self) -> float:
@@ -136,7 +147,7 @@ class RungView:
     def comparable_steps(self) -> tuple[int, ...]:
         """BEFORE and the steps up to the first that a loss scaler skipped in one rung and not in another, or that is
         too late for a limit to mean anything. Where a rung goes on, from the last step before."""
-        sides = [side for side in (self.own, self.reference, self.truth) if side is not None and side.trace.ranks]
+        sides = [side for side in self._sides if side.trace.ranks]
         last = max((step for side in sides for step in side.trace.steps), default=-1)
         if self.before is not None and self.before.comparable_steps[-1:] != (self.start - 1,):
             return ()
@@ -185,20 +196,48 @@ class RungView:
         """Why comparing with the yard says nothing; empty where it does."""
         if self.before is not None and self.before.not_comparable:
             return self.before.not_comparable
+        if self.dropout and (redrawn := self._redrawn()):
+            if self.recipe.get("dropout"):
+                why = "the recipe has dropout, which masks other elements"
+            else:
+                why = "the model draws random numbers when it is called, as dropout does, and they are others"
+            return f"{why} under {' and '.join(redrawn)}: switch it off to compare"
+        if self.batchwise and (mixed := self._mixed()):
+            name = next(iter(self.batchwise))
+            return (
+                f"{name} takes its statistics over the samples of a forward pass, which are others under "
+                f"{' and '.join(mixed)}: compare with it in eval(), or with a norm of single samples"
+            )
+        return other_start(self.own, self.yard) if self.yard is not None else ""
+
+    def _redrawn(self) -> list[str]:
+        """Axes of this rung under which random numbers are drawn for other elements."""
         alike = {*SAME_DRAWS, *(self.recipe.get("masks_alike") or ())}
         redrawn = [axis.value for axis in self.rung.setting if axis not in alike]
         if self.yard is self.reference and Axis.COMPILE in self.rung.setting:
             redrawn.remove(Axis.COMPILE.value)  # both draw as compiled code does
-        if self.dropout and redrawn:
-            return (
-                f"the recipe has dropout, which masks other elements under {' and '.join(redrawn)}: "
-                "switch it off to compare"
-            )
-        return other_start(self.own, self.yard) if self.yard is not None else ""
+        return redrawn
 
     @property
     def dropout(self) -> bool:
-        return bool(self.recipe.get("dropout"))
+        return bool(self.recipe.get("dropout")) or any(
+            rank.evidence.get("draws") for seen in self._sides for rank in seen.trace.ranks
+        )
+
+    @property
+    def batchwise(self) -> Mapping[str, bool]:
+        """Modules that take statistics over the samples that they are called with, of all data ranks or not."""
+        found = (rank.evidence.get("batchwise") or {} for seen in self._sides for rank in seen.trace.ranks)
+        return next((each for each in found if each), {})
+
+    def _mixed(self) -> list[str]:
+        """Axes of this rung under which such a module is called with other samples."""
+        synced = all(self.batchwise.values())
+        return [axis.value for axis in self.rung.setting if axis in (CUTS if synced else (*CUTS, *DATA))]
+
+    @property
+    def _sides(self) -> list[Seen]:
+        return [side for side in (self.own, self.reference, self.truth) if side is not None]
 
     def along(self, one: int, two: int) -> str:
         """The axes on which two ranks differ: ``dp_replicate``, ``dp_shard x tp``."""

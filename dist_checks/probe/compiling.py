@@ -23,8 +23,15 @@ def is_compiled(module: nn.Module) -> bool:
 
 
 def inside_compiled(model: nn.Module) -> set[nn.Module]:
-    """Modules that a graph swallows: a hook there would be compiled too, or break the graph."""
-    return {inner for module in model.modules() if is_compiled(module) for inner in module.modules()}
+    """Modules that a graph swallows: a hook there would be compiled too, or break the graph. What is compiled by
+    ``torch.compile`` calls its own hooks outside of the graph; by ``module.compile()``, inside."""
+    return {
+        inner
+        for module in model.modules()
+        if is_compiled(module)
+        for inner in module.modules()
+        if inner is not module or getattr(module, "_compiled_call_impl", None) is not None
+    }
 
 
 def counts() -> Counts | None:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
 from dist_checks.probe import compiling
@@ -31,6 +32,11 @@ class Evidence:
             for module in model.modules()
             if isinstance(module, nn.Linear) and module not in compiled
         ]
+        self._handles += [
+            module.register_forward_hook(self._saw_graph)
+            for module in model.modules()
+            if compiling.is_compiled(module) and module not in compiled
+        ]
         self._handles += [block.register_forward_pre_hook(self._saw_block) for block in blocks.values()]
         self._handles += [block.register_forward_hook(self._saw_output) for block in blocks.values()]
         self._optimizer = OptimizerKernels(optimizers)
@@ -41,6 +47,11 @@ class Evidence:
     def _saw_product(self, module: nn.Module, args: Any, output: object) -> None:
         if isinstance(output, Tensor):
             self._dtypes.add(dtype_name(output.dtype))
+
+    def _saw_graph(self, module: nn.Module, args: Any, output: object) -> None:
+        """What a graph gives in 16 bits it has computed so; in 32 bits it may have anything inside."""
+        leaves = (leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor) and leaf.is_floating_point())
+        self._dtypes.update(dtype_name(leaf.dtype) for leaf in leaves if leaf.dtype.itemsize < 4)
 
     def _saw_block(self, module: nn.Module, args: Any) -> None:
         # Before, not after: a recomputation ends as soon as it has what backward needs, in the middle of a block.

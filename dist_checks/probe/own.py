@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from dist_checks.axes import Axis, Layout, Setting
+from dist_checks.probe import compiling
 from dist_checks.probe.clipping import Clipping, whole
 from dist_checks.probe.holding import Holding, holding_of
 from dist_checks.probe.names import plain_names
@@ -128,11 +129,15 @@ def finish() -> None:
 
 
 def blocks_of(model: nn.Module) -> dict[str, nn.Module]:
-    """The list of at least two modules of one class that holds the most parameters, by plain name."""
+    """The list of at least two modules of one class that holds the most parameters, by plain name. None inside a graph
+    of torch.compile, which would take a hook in."""
+    compiled = compiling.inside_compiled(model)
     found: dict[str, nn.Module] = {}
     most = 0
     for name, module in model.named_modules():
         children = list(module.named_children())
+        if compiled.intersection(child for _, child in children):
+            continue
         if not isinstance(module, nn.ModuleList | nn.ModuleDict) or len({type(child) for _, child in children}) != 1:
             continue
         size = sum(parameter.numel() for parameter in module.parameters())

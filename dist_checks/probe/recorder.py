@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from dist_checks.probe.closures import Call, when_ready
+from dist_checks.probe.dependence import Dependence
 from dist_checks.probe.evidence import Evidence
 from dist_checks.probe.extents import Part
 from dist_checks.probe.flight import is_recording
@@ -68,6 +69,7 @@ class Recorder(Probe):
         # Before those of the evidence, which are not to see what is done here.
         self._handles = [o.register_step_pre_hook(self._before_optimizer) for o in self._optimizers]
         self._evidence = Evidence(model, blocks, self._optimizers)
+        self._dependence = Dependence(model, self._device)
         self._scribe = Scribe(self._writer, self._device, self._evidence.unrecorded)
         self._blocks = BlockHooks(blocks, self._write_samples)
         self._routing = RoutingHooks({}, self._write_routing)
@@ -86,7 +88,7 @@ class Recorder(Probe):
         self._batches: list[MicroBatch] = []
         self._epoch = 0
         self._rng: str | None = None
-        self._rates: list[Any] = []
+        self._rates: dict[int, list[Any]] = {}
         self._norm: dict[str, float | None] = {"norm_used": None, "norm_printed": None, "clip": None}
         self._started = time.perf_counter()
 
@@ -189,7 +191,7 @@ class Recorder(Probe):
             targets=int(targets or 0),
             printed_loss=None if printed_loss is None else float(printed_loss),
             micro_losses=[float(loss) for loss in micro_losses],
-            learning_rates=self._rates or self._learning_rates(),
+            learning_rates=self._learning_rates(),
             loss_scale=None if loss_scale is None else float(loss_scale),
             **self._norm,
             skipped=bool(skipped),
@@ -285,6 +287,7 @@ class Recorder(Probe):
         self._blocks.remove()
         self._routing.remove()
         self._evidence.stop()
+        self._dependence.stop()
         if self._narrowing is not None:
             self._narrowing.remove()
         for handle in self._handles:
@@ -303,12 +306,18 @@ class Recorder(Probe):
     def _about_to_step(self, optimizer: Optimizer) -> None:
         self._forward_done()
         # Frameworks that step one group at a time leave the others empty meanwhile.
-        self._rates.extend(scalar(group["lr"]) for group in optimizer.param_groups if group["params"])
+        rates = self._rates.setdefault(id(optimizer), [])
+        rates.extend(scalar(group["lr"]) for group in optimizer.param_groups if group["params"])
         if self._record.applied:
             self._write_gradients(Kind.APPLIED, self._held.applied(optimizer), self._held.applied_scale(optimizer))
 
     def _learning_rates(self) -> list[Any]:
-        return [scalar(group["lr"]) for optimizer in self._optimizers for group in optimizer.param_groups]
+        """In the order of the header, whichever optimizer stepped first."""
+        return [
+            rate
+            for optimizer in self._optimizers
+            for rate in self._rates.get(id(optimizer)) or [scalar(group["lr"]) for group in optimizer.param_groups]
+        ]
 
     def _write_gradients(self, kind: Kind, gradients: Iterable[Held], loss_scale: float, item: int = NO_ITEM) -> None:
         if not self._record.tensors_at(self._step):
@@ -332,6 +341,7 @@ class Recorder(Probe):
     def _write_evidence(self) -> None:
         """After the first step: it is proof enough, and a run that is cut short later has it."""
         self._evidence.stop()
+        self._dependence.stop()
         narrowed, islands = [], []
         if self._narrowing is not None:
             self._narrowing.remove()
@@ -341,6 +351,7 @@ class Recorder(Probe):
         fields = {
             **self._evidence.fields(),
             **self._held.evidence(),
+            **self._dependence.fields(),
             "narrowed": narrowed,
             "islands": islands,
             "env": env,

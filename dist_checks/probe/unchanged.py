@@ -6,6 +6,7 @@ It is attached when a module that holds all that an optimizer steps is first cal
 
 from __future__ import annotations
 
+import itertools
 import os
 import runpy
 import sys
@@ -26,19 +27,20 @@ class _Watch:
     """From before the script begins; gives way to the probe's own hooks once that is attached."""
 
     def __init__(self) -> None:
-        self.optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self.optimizers: weakref.WeakValueDictionary[int, Optimizer] = weakref.WeakValueDictionary()  # as they came
         self.loss: float | None = None
         self.scaled = False
         self._probe: own.OwnLoop | None = None
         self._stepping: list[Optimizer] = []
         self._stepped: set[int] = set()
+        self._numbers = itertools.count()
         self._init, self._call = Optimizer.__init__, nn.Module.__call__
         self._backward, self._scale = torch.autograd.backward, torch.amp.GradScaler.scale
         watch = self
 
         def made(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
             self._init(optimizer, *args, **kwargs)
-            watch.optimizers.add(optimizer)
+            watch.optimizers[next(watch._numbers)] = optimizer
 
         def called(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
             if watch._probe is None and module.training and torch.is_grad_enabled():
@@ -64,9 +66,8 @@ class _Watch:
             self._attach(module, [module.optimizer])
             return
         held = {id(parameter) for parameter in module.parameters()}
-        found = [
-            optimizer for optimizer in self.optimizers if _parameters(optimizer) and _parameters(optimizer) <= held
-        ]
+        made = [self.optimizers[number] for number in sorted(self.optimizers)]
+        found = [optimizer for optimizer in made if _parameters(optimizer) and _parameters(optimizer) <= held]
         if found:
             self._attach(module, found)
 

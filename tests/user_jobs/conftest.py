@@ -1,8 +1,8 @@
-"""Ladders of scripts as users write them; a mistake is a text of the script that is replaced by another."""
+"""Ladders of scripts as users write them; mistakes and changes are texts of the script that are replaced by others."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ def launcher() -> Iterator[LocalLauncher]:
 
 @pytest.fixture
 def job(launcher: LocalLauncher, tmp_path: Path) -> Job:
-    """Runs a script of this folder, with one of its texts replaced, and judges it."""
+    """Runs a script of this folder, with some of its texts replaced, and judges it."""
 
     def run(
         script: str,
@@ -31,11 +31,12 @@ def job(launcher: LocalLauncher, tmp_path: Path) -> Job:
         axes: Mapping[str, Any],
         *,
         mistake: tuple[str, str] | None = None,
+        changes: Sequence[tuple[str, str]] = (),
         command: Mapping[str, Any] | None = None,
         **matrix: Any,
     ) -> Outcome:
         text = (HERE / script).read_text()
-        for old, new in [mistake] if mistake else []:
+        for old, new in [*changes, *([mistake] if mistake else [])]:
             assert old in text
             text = text.replace(old, new)
         runs = len(list(tmp_path.glob("run*")))

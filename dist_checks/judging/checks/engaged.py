@@ -37,6 +37,8 @@ def check(view: RungView) -> Iterator[Finding]:
             yield writer.unseen(f"whether {name} is on was not seen: {view.trace.cut}")
         elif seen is False:
             yield writer.failed(f"{name} is not on: {words}", observed=0, allowed=1)
+        elif seen is None and name not in view.rung.setting and view.own_loop and _in_a_graph(view):
+            yield writer.skipped(f"{name} is off, and {words}: inside a graph of torch.compile nothing is looked at")
         elif seen is None:
             yield writer.unseen(f"whether {name} is on was not seen: {words}")
     told = [f"{name} ({words})" for name, (seen, words) in proofs.items() if seen]
@@ -358,6 +360,10 @@ def _precision(view: RungView) -> Proof:
     if wanted not in seen:
         return False, f"matrix products are in {', '.join(sorted(seen))}, not in {wanted}"
     return True, f"matrix products in {wanted}"
+
+
+def _in_a_graph(view: RungView) -> bool:
+    return all((rank.evidence.get("compiled") or {}).get("graphs") for rank in view.trace.ranks)
 
 
 def _collectives(view: RungView, axis: Axis, *wanted: str, ignoring: Collection[str] = ()) -> int:

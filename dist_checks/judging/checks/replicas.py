@@ -78,11 +78,15 @@ def _nothing_replicated(view: RungView, writer: Writer) -> Finding:
 
 
 def first_split(trace: Trace, kind: Kind, found: Records) -> Split | None:
-    """Of the earliest step with a split, the first tensor in forward order."""
+    """Of the earliest step with a split, the first tensor in forward order. What a BatchNorm has counted of the samples
+    of its rank is that rank's own: DDP hands round rank 0's before each forward pass, and these are saved."""
     if not len(found):
         return None
     first = np.maximum.accumulate(np.where(found.new_part, np.arange(len(found)), 0))
-    bad = np.flatnonzero(found.fingerprint != found.fingerprint[first])
+    parted = found.fingerprint != found.fingerprint[first]
+    if kind is Kind.BUFFER and (alone := own_statistics(trace)):
+        parted &= ~np.array([name.startswith(alone) for name in found.names])[found.tensor]
+    bad = np.flatnonzero(parted)
     if not bad.size:
         return None
     step = int(found.step[bad].min())
@@ -108,6 +112,12 @@ def first_split(trace: Trace, kind: Kind, found: Records) -> Split | None:
         tensors=len(np.unique(found.tensor[bad])),
         of=len(np.unique(found.tensor[found.step == step])),
     )
+
+
+def own_statistics(trace: Trace) -> tuple[str, ...]:
+    """What the names of such buffers begin with."""
+    found = (rank.evidence.get("batchwise") or {} for rank in trace.ranks)
+    return tuple(dict.fromkeys(f"{name}." for each in found for name, synced in each.items() if not synced))
 
 
 def _distance(trace: Trace, found: Records, one: int, other: int) -> float:
