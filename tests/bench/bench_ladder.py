@@ -7,7 +7,6 @@ Both run the same rungs in one run, on one machine; what counts is the ratio. Th
 
 from __future__ import annotations
 
-import os
 import sys
 import tempfile
 import time
@@ -17,6 +16,7 @@ from pathlib import Path
 
 from dist_checks import session
 from dist_checks.jobs import jobs
+from dist_checks.launching import PRELOAD, slots_of_cores
 from dist_checks.matrix import preset
 from dist_checks.rung import Role
 from launch import Job, LocalLauncher, State
@@ -41,8 +41,7 @@ def main() -> None:
             yield replace(job, cold=cold)
 
     with tempfile.TemporaryDirectory() as folder:
-        slots = session.RANKS_PER_CORE * len(os.sched_getaffinity(0))
-        warm = seconds(list(started(cold=False)), slots, session.PRELOAD)
+        warm = seconds(list(started(cold=False)), slots_of_cores(), PRELOAD)
         # One rung at a time: what a script of torchrun calls does.
         cold = seconds(list(started(cold=True)), 1, ())
     print(f"{len(rungs)} rungs, {plan.processes} processes")

@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
 import raying
 import ways
+from clusters import MATRIX
 
 from dist_checks import session
 from dist_checks.jobs import jobs
@@ -45,7 +46,7 @@ def main() -> None:
     os.environ["RAY_AUTH_MODE"] = "disabled"
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        given = Path(sys.argv[1] if len(sys.argv) > 1 else ways.MATRIX).read_text()
+        given = Path(sys.argv[1] if len(sys.argv) > 1 else MATRIX).read_text()
         matrix = folder / "matrix.toml"
         matrix.write_text(given.replace("[launch]\n", "[launch]\ncold_twin = false\n"))
         base = torchrun(matrix, folder / "torchrun")

@@ -45,6 +45,7 @@ HELD = {
     "split": "validation",
     "ids": list(range(100, 120)),
     "inputs": list(range(100, 120)),
+    "targets": list(range(100, 120)),
     "lengths": [20] * 20,
 }
 
@@ -120,7 +121,7 @@ def sees(symptom: str, suspect: str, name: str, *observed: dict[str, Any], **fie
             "constant",
         ),
         ("data_inputs", {}, {"leaks": [4]}, CLASSES, "label_leak", "column"),
-        ("data_validation", {"inputs": list(range(20))}, {}, TEXT, "overlap", "split"),
+        ("data_validation", {"inputs": [*range(20)], "targets": [*range(20)]}, {}, TEXT, "overlap", "split"),
         ("data_validation", {"again": [101]}, {}, TEXT, "random_validation", "augmentation"),
         ("data_validation", {"labels": {"77": 2000}}, {}, TEXT, "drifted", "source"),
         ("data_validation", {"lengths": [200] * 20}, {}, TEXT, "drifted", "source"),
@@ -141,6 +142,15 @@ def test_data(
     features = {"mean": 0.0, "std": 1.0, "constant": 0.1}
     right = {**TRAIN, "features": features, "begins": {"1": 100}, "sources": {"web": 52, "code": 48}}
     assert asked(name, right, HELD, recipe=recipe).status is Status.PASS
+
+
+def test_validation_samples_that_differ_in_their_targets_or_are_as_common_as_copies_are() -> None:
+    texts = {**HELD, "inputs": list(range(20))}
+    assert asked("data_validation", TRAIN, texts, recipe=TEXT).status is Status.PASS
+    one = {**HELD, "inputs": [5, *range(101, 120)], "targets": [5, *range(101, 120)]}
+    assert asked("data_validation", TRAIN, one, recipe=TEXT).status is Status.FAIL
+    copies = {**TRAIN, "inputs": [0, *range(99)], "targets": [0, *range(99)]}
+    assert asked("data_validation", copies, one, recipe=TEXT).status is Status.PASS
 
 
 def test_what_a_recipe_does_not_offer_is_skipped() -> None:

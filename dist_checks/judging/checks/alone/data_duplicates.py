@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from dist_checks.judging.checks.alone.splits import split, unsplit
+from dist_checks.judging.checks.alone.splits import samples, split, unsplit
 from dist_checks.judging.verdict import Blamed, Finding
 from dist_checks.judging.view import RungView
 
@@ -23,7 +23,7 @@ def check(view: RungView) -> Iterator[Finding]:
         return
     train = split(view, "train")
     ids = train["ids"]
-    hashes = list(zip(train["inputs"], train["targets"], strict=True))
+    hashes = samples(train)
     counts = Counter(hashes)
     again = len(ids) - len(counts)
     wide = sorted(train["counts"])[len(ids) // 2] > 4 * EMPTY if ids else False

@@ -15,6 +15,12 @@ def split(view: RungView, name: str) -> Mapping[str, Any]:
     return next((each for each in view.observed("split") if each["split"] == name), {})
 
 
+def samples(split: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What each sample is known by: the hashes of its inputs and of its targets. Of two texts that differ in their last
+    token only the targets do."""
+    return list(zip(split["inputs"], split["targets"], strict=True))
+
+
 def unsplit(view: RungView, writer: Writer, *names: str) -> Finding | None:
     """Why nothing can be said of the splits; None where all of them are there."""
     if view.rung.role is not Role.LEARN:
