@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -55,7 +55,7 @@ def run(
     matrix: Matrix | Mapping[str, Any],
     *,
     out: Path | None = None,
-    select: str = "",
+    select: str | Collection[str] = "",
     failed_in: Path | None = None,
     fault: str | None = None,
     show: ShowProgress = silent,
@@ -65,15 +65,17 @@ def run(
 ) -> Outcome:
     """Run the ladder of a matrix and judge it. Results are in ``out``, by default ``runs/<time>_<name>``.
 
-    ``select`` is an expression like pytest's ``-k``; ``failed_in`` a run whose failed rungs are run again; ``fault``
-    the id of a fault to plant on the ranks; ``source`` the text to keep as matrix.toml; ``given`` how the command line
-    named the matrix; ``launcher`` one that is warm already. Raises ConfigError for what the user can put right.
-    Interrupted by Ctrl-C, what had finished is judged.
+    ``select`` is an expression like pytest's ``-k``, or ids of rungs; ``failed_in`` a run whose failed rungs are run
+    again; ``fault`` the id of a fault to plant on the ranks; ``source`` the text to keep as matrix.toml; ``given`` how
+    the command line named the matrix; ``launcher`` one that is warm already. Raises ConfigError for what the user can
+    put right. Interrupted by Ctrl-C, what had finished is judged.
     """
     matrix = parse(matrix)
     if matrix.command and fault:
         raise ConfigError("--fault: bugs are planted in the ranks of a recipe, not in a script")
     if launcher is None and submits(matrix):
+        if not isinstance(select, str):
+            raise ConfigError("launch.launcher: rungs are chosen by id where they run: be inside the allocation")
         said: list[str] = []
         asked: dict[str, Any] = {"select": select, "failed_in": failed_in, "fault": fault}
         folder = submit(matrix, out=out, **asked, source=source, given=given, note=said.append)
@@ -83,7 +85,7 @@ def run(
             launcher, facts = start(matrix, fault, stack)
         else:
             facts = describe(matrix, launcher, fault)
-        plan = _choose(_plan(matrix, facts, launcher), select, failed_in)
+        plan = _choose(planned(matrix, facts, launcher), select, failed_in)
         cost = afford(matrix, plan, launcher)
         folder = new_folder(matrix.name, out)
         stack.enter_context(stored.alone(folder, new=True))
@@ -167,7 +169,7 @@ def submit(
     """
     with ExitStack() as stack:
         launcher, facts = start(matrix, fault, stack)
-        plan = _choose(_plan(matrix, facts, launcher), select, failed_in)
+        plan = _choose(planned(matrix, facts, launcher), select, failed_in)
     note(afford(matrix, plan))
     folder = new_folder(matrix.name, out)
     _write_inputs(folder, matrix, plan, facts, source, given or str(folder / "matrix.toml"))
@@ -197,7 +199,7 @@ def plan(matrix: Matrix | Mapping[str, Any], *, select: str = "") -> Plan:
     matrix = parse(matrix)
     with ExitStack() as stack:
         launcher, facts = start(matrix, None, stack)
-        return _choose(_plan(matrix, facts, launcher), select, None)
+        return _choose(planned(matrix, facts, launcher), select, None)
 
 
 def afford(matrix: Matrix, plan: Plan, launcher: Launcher | None = None) -> str:
@@ -313,7 +315,8 @@ def _reason(exit: Exit) -> str:
     return lines[-1].removeprefix("ValueError: ")
 
 
-def _plan(matrix: Matrix, facts: Mapping[str, Facts], launcher: Launcher) -> Plan:
+def planned(matrix: Matrix, facts: Mapping[str, Facts], launcher: Launcher) -> Plan:
+    """The rungs of a matrix whose recipes have been described."""
     return planning.make(matrix, facts, largest(matrix, facts, launcher))
 
 
@@ -321,10 +324,10 @@ def largest(matrix: Matrix, facts: Mapping[str, Facts], launcher: Launcher) -> i
     return largest_world(matrix, launcher, facts[""].accelerators)
 
 
-def _choose(plan: Plan, select: str, failed_in: Path | None) -> Plan:
+def _choose(plan: Plan, select: str | Collection[str], failed_in: Path | None) -> Plan:
     ids = [rung.id for rung in plan.rungs]
-    chosen = set(ids)
-    if select:
+    chosen = set(ids) if isinstance(select, str) else set(select)
+    if select and isinstance(select, str):
         try:
             chosen = choose(select, ids)
         except ValueError as error:

@@ -42,11 +42,34 @@ class _Is:
 _Place = Waits | _Is
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """Where the ranks of a job are, in words."""
+
+    words: tuple[str, ...]
+    odd: tuple[int, ...]
+    """Ranks that do otherwise than most."""
+    waiting: tuple[Waits, ...]
+
+
 def tell(view: RungView, calls: Mapping[int, RankCalls]) -> Hung:
     """In words. Ranks that did not answer are where the launcher saw their stacks."""
     exits = {int(rank["rank"]): rank for rank in (view.exit or {}).get("ranks") or () if "rank" in rank}
+    found = told(view.layout.world_size, calls, exits)
+    step = min((place.record.step for place in found.waiting), default=_last_step(calls, view))
+    when = "before the first step" if step < 0 else f"in step {step}"
+    if step >= view.stop:
+        when = "after the last step"
+    return Hung(sentence=f"hung {when}: {'; '.join(found.words)}", step=max(step, 0), ranks=found.odd)
+
+
+def told(world_size: int, calls: Mapping[int, RankCalls], exits: Mapping[int, Mapping[str, Any]]) -> Told:
+    """Of ranks that hung, whatever they run: who waits in which collective, and what the others do instead.
+
+    ``calls`` is what they have called, ``exits`` how they ended, as exit.json has it, each by rank.
+    """
     places: dict[object, tuple[_Place, list[int]]] = {}
-    for rank in range(view.layout.world_size):
+    for rank in range(world_size):
         place = _place(rank, calls.get(rank), exits.get(rank, {}))
         key = (place.group, place.number, place.record.call.operation) if isinstance(place, Waits) else place
         places.setdefault(key, (place, []))[1].append(rank)
@@ -54,31 +77,27 @@ def tell(view: RungView, calls: Mapping[int, RankCalls]) -> Hung:
     ordered = sorted(places.values(), key=lambda each: (-len(each[1]), isinstance(each[0], _Is)))
     waiting = [(place, ranks) for place, ranks in ordered if isinstance(place, Waits)]
     others = [(place, ranks) for place, ranks in ordered if isinstance(place, _Is)]
-    told: list[str] = []
+    sentences: list[str] = []
     said: set[int] = set()
     for place, ranks in waiting:
         absent = _absent(place, calls)
-        words = f"{rank_list(ranks)} {_wait(ranks)} in {_what(place)}"
+        sentence = f"{rank_list(ranks)} {_wait(ranks)} in {_what(place)}"
         if absent:
-            words += f", {_ahead(place, absent, calls)}"
+            sentence += f", {_ahead(place, absent, calls)}"
         for other, who in others:
             if mine := [rank for rank in who if rank in absent and rank not in said]:
-                words += f", {'which' if mine == absent else rank_list(mine)} {other.of(mine)}"
+                sentence += f", {'which' if mine == absent else rank_list(mine)} {other.of(mine)}"
                 said.update(mine)
-        told.append(words + other_sites(place, ranks, calls))
+        sentences.append(sentence + other_sites(place, ranks, calls))
     for other, who in others:
         if rest := [rank for rank in who if rank not in said]:
-            told.append(f"{rank_list(rest)} {other.of(rest)}")
+            sentences.append(f"{rank_list(rest)} {other.of(rest)}")
     odd = ordered[-1][1] if len(ordered[-1][1]) < len(ordered[0][1]) else _missing(waiting, calls)
     stray, differ = _stray([place.group for place, _ in waiting], calls)
     if stray:
         odd = stray
-        told.append(differ)
-    step = min((place.record.step for place, _ in waiting), default=_last_step(calls, view))
-    when = "before the first step" if step < 0 else f"in step {step}"
-    if step >= view.stop:
-        when = "after the last step"
-    return Hung(sentence=f"hung {when}: {'; '.join(told)}", step=max(step, 0), ranks=tuple(sorted(odd)))
+        sentences.append(differ)
+    return Told(words=tuple(sentences), odd=tuple(sorted(odd)), waiting=tuple(place for place, _ in waiting))
 
 
 def _place(rank: int, found: RankCalls | None, exit: Mapping[str, Any]) -> _Place:

@@ -21,6 +21,9 @@ TORCH_FREE = (
     "dist_checks.session",
     "dist_checks.cli",
     "dist_checks.doctor",
+    "dist_checks.pytest_plugin",
+    "dist_checks.pytest_plugin.collecting",
+    "dist_checks.pytest_plugin.ranks",
     "launch",
     "launch.local",
 )
@@ -60,6 +63,13 @@ def test_the_harness_imports_in_time_for_a_prompt() -> None:
     """Heavy libraries come in when they are needed: a page writer is not needed to print the help."""
     code = "import sys, dist_checks; sys.exit(bool({'numpy', 'pydantic', 'rich', 'jinja2'} & set(sys.modules)))"
     subprocess.run([sys.executable, "-c", code], timeout=60, check=True)
+
+
+def test_the_pytest_plugin_costs_nothing_where_nobody_uses_it() -> None:
+    """It is loaded in every pytest run of whoever has the package."""
+    code = "import sys, pytest; had = {*sys.modules}; import dist_checks.pytest_plugin; print(*{*sys.modules} - had)"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert set(ended.stdout.split()) == {"dist_checks", "dist_checks.pytest_plugin", "dist_checks.pytest_plugin.names"}
 
 
 def test_exports_are_what_is_promised() -> None:
