@@ -87,3 +87,20 @@ def main():"""
         run(job, *changes)
     outcome = run(job, *changes, command={"precision": "bf16"})
     assert outcome.report["status"] == "pass", outcome.report["sentence"]
+
+
+def test_a_block_that_is_frozen_has_no_gradients_that_could_vanish(job: Job) -> None:
+    freeze = "    raw_model = model\n    model.h[0].requires_grad_(False)\n"
+    optimizer = (
+        "torch.optim.AdamW(model.parameters()",
+        "torch.optim.AdamW([p for p in model.parameters() if p.requires_grad]",
+    )
+    outcome = run(job, ("    raw_model = model\n", freeze), optimizer)
+    assert outcome.report["status"] == "pass", outcome.report["sentence"]
+
+
+def test_another_order_on_one_device_is_said_to_be_one(job: Job) -> None:
+    outcome = run(job, ("manual_seed(args.seed)\n\n", "manual_seed(args.seed + world)\n\n"))
+    status, said = findings(outcome.report, "samples", "dp_replicate2")[0]
+    assert status == "fail"
+    assert "as many, but others: where one device shuffles by itself" in said

@@ -147,7 +147,14 @@ def _unlike_reference(view: RungView, writer: Writer) -> Iterator[Finding]:
 
 def _advice(view: RungView, mine: Counter[int], theirs: Counter[int]) -> str:
     """Where a script's batch is that of a rank, whatever their number."""
-    if not view.own_loop or view.layout.data_size == 1 or mine.total() <= theirs.total():
+    if not view.own_loop or view.layout.data_size == 1:
+        return ""
+    if mine.total() == theirs.total():
+        return (
+            "; as many, but others: where one device shuffles by itself and several by a DistributedSampler, give "
+            "one device a DistributedSampler(data, 1, 0) with the same seed"
+        )
+    if mine.total() < theirs.total():
         return ""
     return (
         f"; {mine.total()} instead of {theirs.total()}: a batch has to be the same in every layout, so divide it by "

@@ -23,14 +23,17 @@ def check(view: RungView) -> Iterator[Finding]:
         yield writer.skipped("the recipe names fewer than two blocks" if len(blocks) < 2 else "no gradients")
         return
     rows = gradients.at(gradients.steps[0])
-    sizes = []
+    sizes = {}
     for block in blocks:
         mine = [row for row in rows if gradients.names[gradients.tensor[row]].startswith(f"{block}.")]
-        elements = sum(int(gradients.elements[row]) for row in mine)
-        squares = sum(float(gradients.sum_squares[row]) for row in mine)
-        sizes.append((squares / elements) ** 0.5 if elements else 0.0)
-    first, last = sizes[0], sizes[-1]
-    words = f"gradients per element are {first:.2e} in {blocks[0]} and {last:.2e} in {blocks[-1]}"
+        if elements := sum(int(gradients.elements[row]) for row in mine):  # none in a block that is frozen
+            squares = sum(float(gradients.sum_squares[row]) for row in mine)
+            sizes[block] = (squares / elements) ** 0.5
+    if len(sizes) < 2:
+        yield writer.skipped("fewer than two blocks have gradients")
+        return
+    (start, first), *_, (end, last) = sizes.items()
+    words = f"gradients per element are {first:.2e} in {start} and {last:.2e} in {end}"
     wrong = {"step": int(gradients.steps[0]), "allowed": MOST, "blames": Blamed.RECIPE}
     with np.errstate(divide="ignore", invalid="ignore"):
         vanish, explode = float(np.float64(last) / first), float(np.float64(first) / last)
