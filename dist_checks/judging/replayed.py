@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from dist_checks.jumps import Usual
+
 FP16 = 65504.0
 """The largest number of fp16."""
 
@@ -20,6 +22,8 @@ def sentences(seen: Mapping[str, Any]) -> list[str]:
             f"{_pair(now)}; the same bits went in, so a race, or a host that computes wrongly, is to blame"
         ]
     out = [f"step {step} of {rung} reproduces, bit for bit: loss sum and gradient norm are {_pair(now)}"]
+    if seen.get("usual"):
+        return out + _jump(seen)
     watched, wide = seen["watched"], seen["fp32"]
     if watched["first"] is None:
         out.append(f"in {precision}: every number is finite")
@@ -41,6 +45,38 @@ def sentences(seen: Mapping[str, Any]) -> list[str]:
     return out
 
 
+def _jump(seen: Mapping[str, Any]) -> list[str]:
+    """Of a step that is finite, and far from those before it."""
+    usual = Usual.of(seen["usual"]["losses"], seen["usual"]["norms"])
+    many = len(seen["usual"]["losses"])
+    out = [
+        f"per target its loss is {_per_target(seen['now'], seen['targets']):.4g}; in the middle of the {many} steps "
+        f"before it was {usual.level:.4g}, the gradient norm {usual.norm:.4g}"
+    ]
+    each = seen.get("each") or []
+    if each:
+        highest = ", ".join(f"{int(id)} ({loss:.4g})" for id, loss in each[:3])
+        out.append(
+            f"by themselves the samples with the highest loss are {highest}; the one in the middle has "
+            f"{each[len(each) // 2][1]:.4g}"
+        )
+    left = seen.get("without")
+    if left is None:
+        out += [f"next: the same with --without-sample {int(each[0][0])}"] if each else []
+        return out
+    loss, norm = _per_target(left["numbers"], left["targets"]), left["numbers"][1]
+    still = not math.isfinite(loss) or usual.jumps(loss, norm)
+    out.append(
+        f"without sample {', '.join(map(str, left['ids']))}: loss per target {loss:.4g}, gradient norm {norm:.4g}: "
+        + ("it still jumps" if still else "it does not jump")
+    )
+    return out
+
+
+def _per_target(numbers: Any, targets: int) -> float:
+    return float(numbers[0]) / targets if targets else math.nan
+
+
 def _pair(numbers: Any) -> str:
     return " and ".join("none" if number is None else f"{number:.6g}" for number in numbers)
 
@@ -60,5 +96,10 @@ def _nan(seen: Mapping[str, Any]) -> str:
 
 
 def _where(found: Mapping[str, Any]) -> str:
-    where = "in backward" if found["backward"] else f"in {found['module'] or 'the model or its loss'}"
-    return f"{found['operation']} {where}"
+    where = f"in {found['module'] or 'the model or its loss'}"
+    if not found["backward"]:
+        return f"{found['operation']} {where}"
+    if not found.get("node"):
+        return f"{found['operation']} in backward"
+    call = f", of the call {found['call']}" if found.get("call") else ""
+    return f"{found['operation']} in backward ({found['node']} {where}{call})"

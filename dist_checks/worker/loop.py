@@ -82,6 +82,7 @@ class Trainer:
         self.full_rates = [group["lr"] for group in self.optimizer.param_groups]
         self.scaler = self.make_scaler()
         rng.seed_rank(world)
+        self.keeper = bundle.Keeper(self)
         self.micro_losses: list[float] = []
         """Of each micro-batch of the step, per target; empty where a schedule runs them."""
         if self.phase.load is not None:
@@ -150,15 +151,14 @@ class Trainer:
         total = self.count_targets(targets)
         self.set_learning_rate(index)
         self.optimizer.zero_grad()
-        before = bundle.state(self) if bundle.wanted(self) else None
+        self.keeper.before()
         loss_sum = self.accumulate(epoch, micro_batches, batches, total)
         self.reduce()
         loss_scale = self.loss_scale
         self.probe.gradients(loss_scale=loss_scale)
         self.unscale()
         self.clip()
-        if before is not None:
-            bundle.save_if_not_finite(self, before, index, loss_sum)
+        self.keeper.after(index, loss_sum, targets)
         skipped = self.update()
         self.probe.step(
             loss_sum=loss_sum,

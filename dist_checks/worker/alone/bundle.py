@@ -1,4 +1,4 @@
-"""What one step on one device was made of: saved where a number is not finite, to be run again by itself."""
+"""What one step on one device was made of: saved where it is not finite or jumps, to be run again by itself."""
 
 from __future__ import annotations
 
@@ -12,34 +12,70 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from dist_checks.jumps import WINDOW, Usual
+from dist_checks.rung import Role
+
 if TYPE_CHECKING:
     from dist_checks.worker.loop import Trainer
 
 NAME = "replay.pt"
 
 
-def state(trainer: Trainer) -> dict[str, Any]:
-    """Before a step: what that step may change before it is known to be wrong. Weights and optimizer change last."""
-    return {
-        "rng": torch.get_rng_state(),
-        "python": random.getstate(),
-        "buffers": {name: buffer.clone() for name, buffer in trainer.model.named_buffers()},
-    }
+class Keeper:
+    """Of one rung on one device: keeps one step, the first that is not finite, or before there is one, the first that
+    jumps where a rung learns."""
 
+    def __init__(self, trainer: Trainer) -> None:
+        self._trainer = trainer
+        self._losses: list[float] = []
+        self._norms: list[float | None] = []
+        self._kept: bool | None = None
+        """A step that is not finite; None as long as nobody has looked whether there is one."""
+        self._jumped = False
+        self._before: dict[str, Any] = {}
 
-def wanted(trainer: Trainer) -> bool:
-    """One device, and none saved yet."""
-    folder = trainer.payload.get("folder")
-    return trainer.world.layout.world_size == 1 and bool(folder) and not (Path(str(folder)) / NAME).exists()
+    @property
+    def _wanted(self) -> bool:
+        if self._kept is None:
+            folder = self._trainer.payload.get("folder")
+            alone = self._trainer.world.layout.world_size == 1 and bool(folder)
+            self._kept = not alone or (Path(str(folder)) / NAME).exists()
+        return not self._kept
 
+    def before(self) -> None:
+        """A step: what it may change before it is known to be wrong. Weights and optimizer change last."""
+        if self._wanted:
+            self._before = {
+                "rng": torch.get_rng_state(),
+                "python": random.getstate(),
+                "buffers": {name: buffer.clone() for name, buffer in self._trainer.model.named_buffers()},
+            }
 
-def save_if_not_finite(trainer: Trainer, before: Mapping[str, Any], step: int, loss_sum: float | None) -> None:
-    """What a loss scaler is going to skip, and get over, is no reason: a loss that is not finite is."""
-    numbers = (loss_sum, None if trainer.scaler is not None else trainer.norm)
-    if all(number is None or math.isfinite(number) for number in numbers):
-        return
-    path = save(trainer, before, step, loss_sum, trainer.norm, Path(trainer.payload["folder"]))
-    trainer.probe.observe("bundle", of=step, path=str(path))
+    def after(self, step: int, loss_sum: float | None, targets: int) -> None:
+        """Its backward, before the optimizer's step. What a loss scaler is going to skip, and get over, is no reason: a
+        loss that is not finite is."""
+        if not self._wanted:
+            return
+        trainer = self._trainer
+        numbers = (loss_sum, None if trainer.scaler is not None else trainer.norm)
+        if not all(number is None or math.isfinite(number) for number in numbers):
+            self._kept = True
+            self._save(step, loss_sum, targets)
+        elif trainer.rung.role is Role.LEARN and loss_sum is not None and targets:
+            loss = loss_sum / targets
+            enough = len(self._losses) >= WINDOW
+            if enough and not self._jumped and Usual.of(self._losses, self._norms).jumps(loss, trainer.norm):
+                self._jumped = True
+                self._save(step, loss_sum, targets)
+            self._losses = [*self._losses[-WINDOW:], loss]
+            self._norms = [*self._norms[-WINDOW:], trainer.norm]
+
+    def _save(self, step: int, loss_sum: float | None, targets: int) -> None:
+        trainer = self._trainer
+        usual = {"losses": self._losses[-WINDOW:], "norms": self._norms[-WINDOW:]} if self._jumped else None
+        kept = {**self._before, "usual": None if self._kept else usual, "targets": targets}
+        path = save(trainer, kept, step, loss_sum, trainer.norm, Path(trainer.payload["folder"]))
+        trainer.probe.observe("bundle", of=step, path=str(path))
 
 
 def save(

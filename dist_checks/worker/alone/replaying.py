@@ -36,6 +36,7 @@ def main(payload: Mapping[str, Any]) -> None:
         plant(payload["fault"], rung)
     without = [int(id) for id in payload.get("without") or ()]
     plain = step(saved, rung)
+    usual = saved.get("usual")
     said = {
         "step": saved["step"],
         "ids": [id for ids in saved["ids"] for id in ids],
@@ -43,10 +44,14 @@ def main(payload: Mapping[str, Any]) -> None:
         "precision": rung.precision,
         "then": [saved["loss_sum"], saved["norm"]],
         "now": plain["numbers"],
+        "targets": plain["targets"],
         "same": [_bits(x) for x in (saved["loss_sum"], saved["norm"])] == [_bits(x) for x in plain["numbers"]],
-        "watched": step(saved, rung, watched=True),
-        "fp32": step(saved, replace(rung, precision="fp32", setting=Setting()), watched=True),
-        "without": step(saved, rung, without=without, watched=True) if without else None,
+        "usual": usual,
+        "each": each_alone(saved, rung) if usual else None,
+        # What is finite has no first operation that is not.
+        "watched": None if usual else step(saved, rung, watched=True),
+        "fp32": None if usual else step(saved, replace(rung, precision="fp32", setting=Setting()), watched=True),
+        "without": step(saved, rung, without=without, watched=True) | {"ids": without} if without else None,
     }
     folder = Path(payload["folder"])
     folder.mkdir(parents=True, exist_ok=True)
@@ -54,27 +59,42 @@ def main(payload: Mapping[str, Any]) -> None:
 
 
 def step(saved: Mapping[str, Any], rung: Rung, without: Sequence[int] = (), watched: bool = False) -> dict[str, Any]:
-    """``{numbers: [loss sum, gradient norm], first, nan, largest}``; see :class:`Numbers`."""
+    """``{numbers: [loss sum, gradient norm], targets, first, nan, largest}``; see :class:`Numbers`."""
     trainer = _trainer(saved, rung)
     torch.set_rng_state(saved["rng"])
     random.setstate(saved["python"])
-    _, micro_batches = 0, [[id for id in ids if id not in without] for ids in saved["ids"]]
-    batches = [trainer.collate(ids) for ids in micro_batches if ids]
-    kept = [ids for ids in micro_batches if ids]
+    kept = [left for ids in saved["ids"] if (left := [id for id in ids if id not in without])]
+    batches = [trainer.collate(ids) for ids in kept]
     total = sum(batch.count for batch in batches)
     trainer.optimizer.zero_grad()
     numbers = Numbers(trainer.model) if watched else None
-    with numbers or nullcontext():
+    # Without its own check, which sees NaN only and raises: Numbers looks at infinity as well.
+    noted = torch.autograd.set_detect_anomaly(watched, check_nan=False)
+    with noted, numbers or nullcontext():
         loss_sum = trainer.accumulate(0, kept, batches, total)
     if numbers is not None:
         numbers.remove()
     trainer.unscale()
     norm = trainer.total_norm(trainer.parameters()).item()
-    found: dict[str, Any] = {"numbers": [loss_sum, norm], "first": None, "nan": None, "largest": []}
+    numbers_of = {"numbers": [loss_sum, norm], "targets": total}
+    found: dict[str, Any] = {**numbers_of, "first": None, "nan": None, "largest": []}
     if numbers is not None:
         top = sorted(numbers.largest.items(), key=lambda each: -each[1])[:8]
         found |= {"first": numbers.first, "nan": numbers.nan, "largest": [[name, value] for name, value in top]}
     return found
+
+
+def each_alone(saved: Mapping[str, Any], rung: Rung) -> list[list[float]]:
+    """``[id, loss per target]`` of every sample of the step, the highest loss first."""
+    trainer = _trainer(saved, rung)
+    found = []
+    for id in (id for ids in saved["ids"] for id in ids):
+        torch.set_rng_state(saved["rng"])
+        random.setstate(saved["python"])
+        batch = trainer.collate([id])
+        with torch.no_grad():
+            found.append([id, trainer.forward(batch).item() / max(1, batch.count)])
+    return sorted(found, key=lambda each: -each[1])
 
 
 def _trainer(saved: Mapping[str, Any], rung: Rung) -> Trainer:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,19 +20,27 @@ MADE = ("scalar_tensor", "full", "full_like", "new_full", "fill", "fill_", "mask
 FINITE, LOW, HIGH, NAN = range(4)
 
 
+_FRAME = re.compile(r'File "([^"]*)", line (\d+), in (\S+)\s*(.*)')
+_OF_TORCH = str(Path(torch.__file__).parent)
+
+
 class Numbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """As a context, around forward and backward of ``model``."""
+    """As a context, around forward and backward of ``model``. Under ``torch.autograd.set_detect_anomaly(True)`` a
+    backward operation is named with the call in forward that it belongs to."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.first: dict[str, Any] | None = None
         """``{module, operation, dtype, backward, largest_input}`` of the operation whose output is worse than anything
-        that went into it: minus infinity (which masks have), infinity, NaN."""
+        that went into it: minus infinity (which masks have), infinity, NaN. In backward, ``node`` and ``call`` as well:
+        what autograd calls it, and where forward made it."""
         self.nan: dict[str, Any] | None = None
         """The same of the first NaN."""
         self.largest: dict[str, float] = {}
         """Largest finite magnitude of what the operations of each module gave, in the order of first sight."""
         self._stack: list[str] = []
+        self._made: dict[int, str] = {}
+        """By autograd's number of a node, the module that made it in forward."""
         self._handles = []
         for name, module in model.named_modules():
             self._handles.append(module.register_forward_pre_hook(_enter(self._stack, name), prepend=True))
@@ -47,6 +57,8 @@ class Numbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
         name = func.__name__.partition(".")[0]
         backward = torch._C._current_graph_task_id() != -1
         module = "" if backward else self._stack[-1] if self._stack else ""
+        if not backward:
+            self._made.setdefault(torch.autograd._get_sequence_nr() - 1, module)
         worst = FINITE
         for x in tree_leaves(output):
             if not isinstance(x, Tensor) or not x.is_floating_point() or not x.numel():
@@ -66,10 +78,29 @@ class Numbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     "dtype": dtype_name(next(x.dtype for x in tree_leaves(output) if isinstance(x, Tensor))),
                     "backward": backward,
                     "largest_input": max(map(_largest, inputs), default=0.0),
+                    **(self._node() if backward else {}),
                 }
                 self.first = self.first or found
                 self.nan = found if worst is NAN else self.nan
         return output
+
+
+    def _node(self) -> dict[str, str]:
+        """Of the node of the graph that is running backward."""
+        node = torch._C._current_autograd_node()
+        if node is None:
+            return {}
+        number = node._sequence_nr()
+        return {"node": node.name(), "module": self._made.get(number, ""), "call": _call(node.metadata)}
+
+
+def _call(metadata: Mapping[str, Any]) -> str:
+    """The innermost line outside of torch that made a node: ``x.sqrt() (model.py:12, in forward)``."""
+    for frame in reversed(metadata.get("traceback_") or ()):
+        if (found := _FRAME.search(frame)) and not found[1].startswith(_OF_TORCH) and found[1] != __file__:
+            line = found[4].splitlines()[0].strip() if found[4] else "a call"
+            return f"{line} ({Path(found[1]).name}:{found[2]}, in {found[3]})"
+    return ""
 
 
 def _level(x: Tensor) -> int:

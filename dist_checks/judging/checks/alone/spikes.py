@@ -9,14 +9,10 @@ import numpy as np
 from dist_checks.judging.losses import losses
 from dist_checks.judging.verdict import Blamed, Finding
 from dist_checks.judging.view import RungView
+from dist_checks.jumps import WINDOW, Usual
 from dist_checks.rung import Role
 
 FEWEST = 50
-WINDOW = 20
-LOSS, NORM = 8.0, 30.0
-"""In units of how far the losses of the window are apart (half of them), and times the middle norm of the window."""
-LEAST = 0.5
-"""Part of the loss by which it jumps at least."""
 
 
 def check(view: RungView) -> Iterator[Finding]:
@@ -31,25 +27,23 @@ def check(view: RungView) -> Iterator[Finding]:
         yield writer.unseen(f"only {len(steps)} steps were recorded: {view.trace.cut}")
         return
     events = view.trace.ranks[0].steps
-    values = np.array([found[step].mean for step in steps])
-    norms = np.array([events[step].get("norm_used") or np.nan for step in steps], float)
+    values = [found[step].mean for step in steps]
+    norms = [events[step].get("norm_used") for step in steps]
     worst = 0.0
     for at in range(WINDOW, len(steps)):
-        before = values[at - WINDOW : at]
-        level, spread = float(np.median(before)), float(np.subtract(*np.percentile(before, [75, 25])))
-        jump = float(values[at] - level)
-        middle = float(np.nanmedian(norms[at - WINDOW : at])) if np.isfinite(norms[at - WINDOW : at]).any() else np.nan
-        ratio = float(norms[at] / middle) if middle > 0 else 0.0
-        worst = max(worst, ratio)
-        if (jump > LOSS * spread and jump > LEAST * level) or ratio > NORM:
+        usual = Usual.of(values[:at], norms[:at])
+        worst = max(worst, usual.times(norms[at]))
+        if usual.jumps(values[at], norms[at]):
             ids = list(events[steps[at]].get("ids") or ())
-            again = _common(view, steps, at, values)
+            again = _common(view, steps, at, np.array(values))
+            norm = "unknown" if norms[at] is None else f"{norms[at]:.3g}"
             yield writer.failed(
-                f"at step {steps[at]} the loss is {values[at]:.4g} after {level:.4g}, the gradient norm "
-                f"{norms[at]:.3g} after {middle:.3g}; samples {', '.join(map(str, ids[:40]))}{again}",
+                f"at step {steps[at]} the loss is {values[at]:.4g} after {usual.level:.4g}, the gradient norm "
+                f"{norm} after {usual.norm:.3g}; samples {', '.join(map(str, ids[:40]))}{again}"
+                f"{_saved(view, steps[at])}",
                 step=steps[at],
                 observed=float(values[at]),
-                allowed=level + max(LOSS * spread, LEAST * level),
+                allowed=usual.highest,
                 blames=Blamed.RECIPE,
                 symptom="spike",
             )
@@ -57,6 +51,14 @@ def check(view: RungView) -> Iterator[Finding]:
     yield writer.passed(
         f"no step jumps; the largest gradient norm is {worst:.3g} times those before it", observed=worst
     )
+
+
+def _saved(view: RungView, step: int) -> str:
+    """The last bundle counts: a step that is not finite takes the place of one that jumps."""
+    for each in view.observed("bundle")[-1:]:
+        if each["of"] == step:
+            return f"; dist-checks replay {each['path']} says which sample, with --without-sample whether it goes away"
+    return ""
 
 
 def _common(view: RungView, steps: list[int], at: int, values: np.ndarray) -> str:
