@@ -10,12 +10,13 @@ import numpy as np
 
 from dist_checks.judging.logical import Full, Key
 from dist_checks.judging.moves import moves
+from dist_checks.judging.settings_seen import fingerprint
 from dist_checks.judging.view import RungView
 from dist_checks.rung import Role
 from dist_checks.trace import NO_ITEM, Kind
 
 MOST_TENSORS = 80
-CLASSES = ("names", "counts", "right", "losses", "confusion", "worst")
+CLASSES = ("names", "counts", "right", "losses", "confusion", "matrix", "worst")
 
 
 def health(view: RungView) -> dict[str, Any] | None:
@@ -43,7 +44,7 @@ def health(view: RungView) -> dict[str, Any] | None:
         "metrics": [[each["step"], dict(each["values"])] for each in view.observed("metrics") if each["values"]],
         "shown": {key: shown[key] for key in ("rows", "shape") if key in shown},
         "data": {
-            "first_batch": zlib.crc32(repr(shown.get("rows")).encode()),
+            "first_batch": fingerprint(shown),
             "samples": len(train.get("ids") or ()),
             "fingerprint": zlib.crc32(repr([train.get("inputs"), train.get("targets")]).encode()),
         },

@@ -184,3 +184,7 @@ class Recipe(Offers, ABC):
     def decode(self, tokens: Sequence[int]) -> str:
         """One sample's inputs or targets, IGNORE left out, as a person would read them."""
         return " ".join(str(token) for token in tokens if token != IGNORE)
+
+    def label(self, number: int) -> str:
+        """What a class, or the tag of a token, is called."""
+        return self.decode([number])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -27,6 +27,10 @@ class Offers:
     """The token that every text begins with, once."""
     end: int | None = None
     """The token that every text ends with, once."""
+    tags: Sequence[str] | None = None
+    """Names of tags of which a sample may have several: targets are (samples, tags), 1 where it has the tag, 0 where it
+    has not, IGNORE where nobody knows; outputs are a logit for each, and ``classes`` is 2. One tag for each token is
+    nothing special: targets are those of tokens, and ``classes`` is the number of tags."""
     mixture: Mapping[str, float] | None = None
     """Of each source, the share of samples that it is declared to have; with :meth:`source`."""
 

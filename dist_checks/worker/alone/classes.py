@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.utils._pytree import tree_leaves
 
 from dist_checks.recipes.base import IGNORE, Batch, Recipe
 from dist_checks.worker.alone.outputs import quietly
 
 MOST_CLASSES = 64
+MATRIX = 16
+"""Classes of which a whole matrix is written down."""
 MOST = 2048
 """Samples."""
 CHUNK = 64
@@ -25,52 +28,85 @@ def classes(
     model: nn.Module, recipe: Recipe, ids: Sequence[int], collate: Callable[[Sequence[int]], Batch]
 ) -> dict[str, Any] | None:
     """``{names, counts, right, losses}`` by class (losses are sums), ``confusion [[label, said, count]]`` of what is
-    taken for something else, the most frequent first, and ``worst [{id, label, said, loss, text}]``. None where the
-    recipe foretells tokens, or outputs are not one row of logits for each target."""
-    if recipe.next_token or not 1 < recipe.classes <= MOST_CLASSES:
+    taken for something else, the most frequent first, ``matrix`` (a row for each label, of how often each was said;
+    None where there are many) and ``worst [{id, label, said, loss, text, at}]``, ``at`` a token's place in its sample.
+    Of tags, having one and not having it are two classes. None where the recipe foretells tokens, or outputs are not one
+    row of logits for each target."""
+    names = _names(recipe)
+    total = len(names)
+    if recipe.next_token or not 1 < total <= MOST_CLASSES:
         return None
-    total = recipe.classes
     counts, right, losses = [0] * total, [0] * total, [0.0] * total
-    confusion: Counter[tuple[int, int]] = Counter()
+    said = [[0] * total for _ in names]
     worst: list[dict[str, Any]] = []
     with quietly(model):
         for start in range(0, min(len(ids), MOST), CHUNK):
             mine = ids[start : start + CHUNK]
             batch = collate(mine)
-            logits = _logits(model(batch.inputs), batch)
-            if logits is None:
+            rows = _rows(model(batch.inputs), batch, recipe)
+            if rows is None:
                 return None
-            rows = torch.arange(len(mine)).view(-1, *[1] * (batch.targets.ndim - 1)).expand_as(batch.targets)
-            there = (batch.targets != IGNORE) & (batch.targets >= 0) & (batch.targets < logits.shape[-1])
-            targets, chosen = batch.targets[there].cpu(), logits[there].double().cpu()
-            loss = nn.functional.cross_entropy(chosen, targets, reduction="none").tolist()
-            said = chosen[:, :total].argmax(-1).tolist()
-            for row, label, guess, each in zip(rows[there.cpu()].tolist(), targets.tolist(), said, loss, strict=True):
+            for (row, *at), label, guess, loss in rows:
                 if label >= total:
                     continue
                 counts[label] += 1
                 right[label] += label == guess
-                losses[label] += each
+                losses[label] += loss
+                said[label][guess] += 1
                 if label != guess:
-                    confusion[label, guess] += 1
-                    worst.append({"id": mine[row], "label": label, "said": guess, "loss": each})
+                    place = at[0] if at and recipe.tags is None else None
+                    worst.append({"id": mine[row], "label": label, "said": guess, "loss": loss, "at": place})
     worst = sorted(worst, key=lambda each: -each["loss"])[:WORST]
     for each in worst:
         each["text"] = _text(recipe, recipe.collate([each["id"]]).inputs[0])
+    taken = Counter({(a, b): n for a, row in enumerate(said) for b, n in enumerate(row) if n and a != b})
     return {
-        "names": [recipe.decode([label]) for label in range(total)],
+        "names": names,
         "counts": counts,
         "right": right,
         "losses": losses,
-        "confusion": [[label, guess, count] for (label, guess), count in confusion.most_common(WORST)],
+        "confusion": [[label, guess, count] for (label, guess), count in taken.most_common(WORST)],
+        "matrix": said if recipe.tags is None and total <= MATRIX else None,
         "worst": worst,
     }
 
 
-def _logits(output: Any, batch: Batch) -> Tensor | None:
-    """The first floating tensor that has a row for each target."""
+def _names(recipe: Recipe) -> list[str]:
+    if recipe.tags is not None:
+        return [name for tag in recipe.tags for name in (tag, f"no {tag}")]
+    return [recipe.label(number) for number in range(min(recipe.classes, MOST_CLASSES + 1))]
+
+
+Row = tuple[list[int], int, int, float]
+"""Where a target is in its batch, its label, what was said, and its loss."""
+
+
+def _rows(output: Any, batch: Batch, recipe: Recipe) -> Iterator[Row] | None:
+    """Of each target that counts. None without logits that fit."""
+    tags = recipe.tags is not None
+    logits = _logits(output, batch, tags)
+    if logits is None:
+        return None
+    many = 2 if tags else logits.shape[-1]
+    there = (batch.targets != IGNORE) & (batch.targets >= 0) & (batch.targets < many)
+    places = there.nonzero().tolist()
+    targets, chosen = batch.targets[there].cpu(), logits[there].double().cpu()
+    if tags:
+        of = torch.tensor([2 * place[-1] for place in places], dtype=torch.int64)
+        loss = functional.binary_cross_entropy_with_logits(chosen, targets.double(), reduction="none")
+        labels, guesses = of + (targets == 0), of + (chosen <= 0)
+    else:
+        loss = functional.cross_entropy(chosen, targets, reduction="none")
+        labels, guesses = targets, chosen[:, : recipe.classes].argmax(-1)
+    return zip(places, labels.tolist(), guesses.tolist(), loss.tolist(), strict=True)
+
+
+def _logits(output: Any, batch: Batch, tags: bool) -> Tensor | None:
+    """The first floating tensor that has a row for each target, or a number for each tag."""
     for leaf in tree_leaves(output):
-        if isinstance(leaf, Tensor) and leaf.is_floating_point() and leaf.shape[:-1] == batch.targets.shape:
+        if not isinstance(leaf, Tensor) or not leaf.is_floating_point() or not leaf.ndim:
+            continue
+        if (leaf.shape if tags else leaf.shape[:-1]) == batch.targets.shape:
             return leaf
     return None
 

@@ -22,19 +22,20 @@ class OverfitTrainer(Trainer):
         self.model.eval()
         _, [ids] = self.read(0)
         batch = self.recipe.collate(ids)
-        self.probe.observe("batch", ids=ids, floor=floor(batch), targets=batch.count)
+        self.probe.observe("batch", ids=ids, floor=floor(batch, causal=self.recipe.next_token), targets=batch.count)
         super().run()
 
 
-def floor(batch: Batch) -> float:
-    """The loss per target, in nats, that no model can be below: where what has been read up to a target is the same in
-    two samples and the targets differ. Only for tokens in their order; of other inputs, for equal ones."""
+def floor(batch: Batch, *, causal: bool = True) -> float:
+    """The loss per target, in nats, that no model can be below: where what a model sees of two samples is the same and
+    the targets differ. It sees the tokens up to the target where it is ``causal``, else the whole sample."""
     seen: dict[Hashable, Counter[int]] = {}
     if batch.targets.shape == batch.inputs.shape and not batch.inputs.is_floating_point():
         for tokens, targets in zip(batch.inputs.tolist(), batch.targets.tolist(), strict=True):
             for at, target in enumerate(targets):
                 if target != IGNORE:
-                    seen.setdefault(tuple(tokens[: at + 1]), Counter())[target] += 1
+                    read = tuple(tokens[: at + 1]) if causal else (at, *tokens)
+                    seen.setdefault(read, Counter())[target] += 1
     elif batch.targets.ndim == 1:
         for row, target in zip(batch.inputs.flatten(1).tolist(), batch.targets.tolist(), strict=True):
             if target != IGNORE:

@@ -40,9 +40,10 @@ def _pieces(recipe: Recipe, x: Tensor, pad: int | None) -> list[str]:
 
 
 def _labels(recipe: Recipe, y: Tensor) -> list[str | None]:
-    if not y.ndim:
-        return [None if int(y) == IGNORE else recipe.decode([int(y)])]
-    return [None if token == IGNORE else recipe.decode([token]) for token in y[:TOKENS].flatten().tolist()]
+    if recipe.tags is not None:
+        known = zip(recipe.tags, y.tolist(), strict=True)
+        return [None if there == IGNORE else name if there else f"no {name}" for name, there in known]
+    return [None if label == IGNORE else recipe.label(label) for label in y.reshape(-1)[:TOKENS].tolist()]
 
 
 def _figures(x: Tensor) -> str:
