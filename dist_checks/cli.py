@@ -18,7 +18,7 @@ import typer
 from dist_checks import cli_single, following, resuming, session, site
 from dist_checks import doctor as doctoring
 from dist_checks.command import HOOKS
-from dist_checks.diffs import diffs
+from dist_checks.diffs import between_seeds, diffs
 from dist_checks.judging.verdict import ExitCode
 from dist_checks.launching import submits
 from dist_checks.matrix import SAMPLE, ConfigError, Matrix, load, parse, preset
@@ -275,14 +275,19 @@ def diff(
     as_json: Annotated[bool, typer.Option("--json", help="print all of it as JSON")] = False,
 ) -> None:
     """Where do two runs first differ, of any layouts, from any place and time? And which of their settings do?"""
-    found = diffs(a, b)
+    found, seeds = diffs(a, b), between_seeds(a, b)
     if as_json:
-        print(json.dumps({name: each.to_json() for name, each in found.items()}, indent=1, default=str))
+        told = {name: each.to_json() for name, each in found.items()}
+        told |= {name: told[name] | {"seeds": each.to_json()} for name, each in seeds.items() if name in told}
+        print(json.dumps(told, indent=1, default=str))
     else:
         for name, each in found.items():
             print(f"{'same' if each.same else 'DIFFERS' if each.compared else '?':<8} {name}: {each.sentence}")
             if each.warning:
                 print(f"{'':<8} {each.warning}")
+        for name, noise in seeds.items():
+            if noise.difference:
+                print(f"{'seeds':<8} {name}: {noise.sentence}")
     if any(each.first is not None for each in found.values()):
         raise typer.Exit(ExitCode.FAIL)
     raise typer.Exit(ExitCode.PASS if all(each.same for each in found.values()) else ExitCode.INCONCLUSIVE)

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from statistics import fmean, stdev
+from dataclasses import replace
 from typing import Any
 
 from dist_checks.axes import Axis, Setting
-
-T = {1: 12.71, 2: 4.30, 3: 3.18, 4: 2.78, 5: 2.57, 6: 2.45, 7: 2.36, 8: 2.31, 9: 2.26}
-"""Student's t by degrees of freedom, two-sided, at 0.95; 1.96 for more."""
-
-LAST = 0.1
-"""Part of the steps whose mean loss counts."""
+from dist_checks.judging.blame import NOTHING_COMPARED
+from dist_checks.judging.noise import OPEN, WITHIN, end, noise
+from dist_checks.judging.verdict import Status, Verdict
 
 
 def ablations(rungs: Iterable[Mapping[str, Any]], custom: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -38,13 +34,23 @@ def ablations(rungs: Iterable[Mapping[str, Any]], custom: Mapping[str, Mapping[s
     return out
 
 
+def decide(verdict: Verdict, found: Sequence[Mapping[str, Any]]) -> Verdict:
+    """Where nothing else was to be compared, the question was which of two settings is better: that is the verdict."""
+    if not found or verdict.sentence != NOTHING_COMPARED:
+        return verdict
+    open_ = [each for each in found if each["verdict"] == OPEN]
+    sentence = "; ".join(str(each["sentence"]) for each in open_ or found)
+    status = Status.INCONCLUSIVE if open_ else Status.PASS
+    return replace(verdict, status=status, sentence=f"{status.name} {sentence}")
+
+
 def _ends(singles: Sequence[Mapping[str, Any]], setting: Setting) -> dict[int, float]:
     """By seed, the mean loss of the last steps of each single with that setting."""
     out = {}
     for rung in singles:
-        values = [x for x in (rung.get("series") or {}).get("loss") or () if isinstance(x, float) and math.isfinite(x)]
-        if Setting(rung["axes"]) == setting and values:
-            out[int(rung["seed"])] = fmean(values[-max(1, int(LAST * len(values))) :])
+        value = end((rung.get("series") or {}).get("loss") or ())
+        if Setting(rung["axes"]) == setting and value is not None:
+            out[int(rung["seed"])] = value
     return out
 
 
@@ -55,39 +61,18 @@ def _changed(table: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _compared(name: str, pairs: Sequence[tuple[float, float]], settings: list[str]) -> dict[str, Any]:
-    differences = [changed - base for base, changed in pairs]
-    base, changed, difference = (
-        fmean(a for a, _ in pairs),
-        fmean(b for _, b in pairs),
-        fmean(differences),
-    )
-    noise = math.inf
-    if len(pairs) > 1:
-        noise = T.get(len(pairs) - 1, 1.96) * stdev(differences) / math.sqrt(len(pairs))
-    said = f"custom.{name}: loss {changed:.4g} against {base:.4g}"
-    if len(pairs) < 2:
-        verdict = "not decided"
-        said += f", {_apart(difference)}; one seed does not tell a difference from noise: repeat = 3 would"
-    elif abs(difference) <= noise:
-        verdict = "within noise"
-        said += f", within noise ({_apart(difference)}, {noise:.2g} between {len(pairs)} seeds)"
-    else:
-        verdict = "lower" if difference < 0 else "higher"
-        said += f", {_apart(difference)} over {len(pairs)} seeds (noise {noise:.2g})"
-    if len(settings) > 1 and verdict in ("lower", "higher"):
-        verdict = "not decided"
+    seen = noise(pairs)
+    said, verdict = f"custom.{name}: {seen.sentence}", seen.verdict
+    if len(settings) > 1 and verdict not in (OPEN, WITHIN):
+        verdict = OPEN
         said += f"; {', '.join(settings)} changed together, so it is due to none of them alone: change one at a time"
     return {
         "settings": settings,
-        "seeds": len(pairs),
-        "base": base,
-        "changed": changed,
-        "difference": difference,
-        "noise": noise,
+        "seeds": seen.seeds,
+        "base": seen.base,
+        "changed": seen.changed,
+        "difference": seen.difference,
+        "noise": seen.noise,
         "verdict": verdict,
         "sentence": said,
     }
-
-
-def _apart(difference: float) -> str:
-    return f"{abs(difference):.2g} {'lower' if difference < 0 else 'higher'}"

@@ -13,6 +13,8 @@ from dist_checks.rung import Role, Rung
 LADDER = (Role.SINGLE, Role.RUNG)
 """What neighbours are looked for among."""
 
+NOTHING_COMPARED = "INCONCLUSIVE one device alone: there was nothing to compare it with"
+
 
 def blame(outcomes: Sequence[Outcome]) -> Verdict:
     """The verdict over all rungs of a run."""
@@ -128,8 +130,7 @@ def _not_failed(outcomes: Sequence[Outcome]) -> Verdict:
     if compared:
         sentence = f"PASS {_count(compared, 'single')} equal to float64 up to rounding"
         return Verdict(status=Status.PASS, sentence=sentence, blamed=None, broken=())
-    sentence = "INCONCLUSIVE one device alone: there was nothing to compare it with"
-    return Verdict(status=Status.INCONCLUSIVE, sentence=sentence, blamed=None, broken=())
+    return Verdict(status=Status.INCONCLUSIVE, sentence=NOTHING_COMPARED, blamed=None, broken=())
 
 
 def _why_open(outcome: Outcome) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 
 from dist_checks.axes import Axis
 from dist_checks.judging import accepting, own
-from dist_checks.judging.ablation import ablations
+from dist_checks.judging.ablation import ablations, decide
 from dist_checks.judging.accepting import Accepted
 from dist_checks.judging.blame import blame
 from dist_checks.judging.checks import ALONE, CHECKS, Check, asked, is_asked
@@ -82,10 +82,10 @@ class Judgement:
     """Combinations that the plan dropped: axes, and the reason."""
     matrix: Mapping[str, Any]
     """What of the matrix is shown: its name, recipe, number of steps."""
-    custom: Mapping[str, Any] = field(default_factory=dict)
-    """What each value of the axis custom sets."""
     deciding: tuple[Rung, ...] = ()
     """Rungs that were not run and would decide what is to blame."""
+    ablations: tuple[Mapping[str, Any], ...] = ()
+    """Of one setting changed on one device, over seeds."""
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -104,13 +104,14 @@ def judge(run: Path) -> Judgement:
             bench.hear(rung)
     judged = tuple(bench.judged[rung.id] for rung in rungs)
     outcomes = [Outcome(rung=e.rung, findings=e.findings, hosts=e.hosts, hung=e.hung) for e in judged]
+    changed = ablations((_rung(e) | {"seed": e.rung.seed} for e in judged), plan.get("custom", {}))
     return Judgement(
-        verdict=blame(outcomes),
+        verdict=decide(blame(outcomes), changed),
         rungs=judged,
         skipped=tuple(plan.get("skipped", ())),
         matrix=plan.get("matrix", {}),
-        custom=plan.get("custom", {}),
         deciding=deciding(outcomes),
+        ablations=tuple(changed),
     )
 
 
@@ -309,8 +310,8 @@ def document(judgement: Judgement) -> dict[str, Any]:
         ],
         "matrix": dict(judgement.matrix),
     }
-    if found := ablations((_rung(each) | {"seed": each.rung.seed} for each in judgement.rungs), judgement.custom):
-        out["ablations"] = found
+    if judgement.ablations:
+        out["ablations"] = list(judgement.ablations)
     strict = _strict(out)
     assert isinstance(strict, dict)
     return strict
