@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,7 +13,7 @@ NOT_SETTINGS = frozenset({"parameters", "initial_lr"})
 """Of an optimizer's group."""
 
 
-SEEN = ("micro-batches", "samples of a step", "numbers", "attention", "activation checkpointing", "optimizer kernels")
+SEEN = ("first batch", "micro-batches", "samples of a step", "numbers", "attention", "activation checkpointing", "optimizer kernels")
 """What may not have been seen in one of two traces: nobody knows then whether it differs."""
 
 
@@ -44,6 +45,7 @@ def settings(trace: Trace) -> dict[str, Any]:
     micro = first.get("micro_batches")
     out["micro-batches"] = len(micro) if micro else None
     out["samples of a step"] = _samples(trace)
+    out["first batch"] = _first_batch(trace)
     out["clip"] = first.get("clip")
     out["loss scale"] = first.get("loss_scale")
     out["numbers"] = ", ".join(evidence.get("matmul_dtypes") or ()) or None
@@ -61,6 +63,17 @@ def _samples(trace: Trace) -> int | None:
     """Different ones that all ranks read together in the first step."""
     ids = {id for rank in trace.ranks if rank.steps for id in rank.steps[min(rank.steps)].get("ids") or ()}
     return len(ids) or None
+
+
+def _first_batch(trace: Trace) -> str | None:
+    """A fingerprint of what the model receives first, where rung zero has looked at it: data pipelines change too."""
+    shown = [event for rank in trace.ranks for event in rank.observed if event.get("what") == "shown"]
+    return f"{fingerprint(shown[0]):08x}" if shown else None
+
+
+def fingerprint(shown: Mapping[str, Any]) -> int:
+    """Of the samples that were shown."""
+    return zlib.crc32(repr(shown.get("rows")).encode())
 
 
 def changed(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:

@@ -123,6 +123,30 @@ def test_what_is_wrong_in_16_bits_alone(ladder: Ladder, fault: str, precision: s
     assert (broken["axes"], broken["check"]) == (["precision"], check)
 
 
+def test_weights_that_were_loaded_and_weights_that_were_not(ladder: Ladder) -> None:
+    fine_tuned = {"recipe": "loaded_recipe:Loaded", "single": {"learn": 60, "overfit": 0}}
+    outcome = ladder({}, **fine_tuned)
+    assert outcome.report["sentence"] == "PASS one device is healthy (learn)"
+    [found] = [f for f in outcome.report["findings"] if (f["check"], f["rung"]) == ("step_zero", "single")]
+    assert found["message"].endswith("it starts from trained weights, as the recipe says")
+    outcome = ladder({}, options={"lost": True}, **fine_tuned)
+    [found] = findings(outcome.report, "step_zero", "single")
+    assert found["symptom"] == "not_loaded"
+
+
+def test_a_set_of_a_hundred_is_memorised_as_well(ladder: Ladder) -> None:
+    outcome = ladder({}, recipe="mlp", single={"learn": 0, "overfit": 100, "overfit_steps": 300})
+    assert outcome.report["sentence"] == "PASS one device is healthy (overfit)"
+    [found] = [f for f in outcome.report["findings"] if (f["check"], f["rung"]) == ("overfit", "overfit")]
+    assert found["message"].startswith("100 samples: the loss went from ")
+
+
+def test_the_mixture_of_experts_passes(ladder: Ladder) -> None:
+    single = {"learn": 60, "overfit": 8, "overfit_steps": 160}
+    outcome = ladder({}, recipe="moe", single=single, options={"samples": 123})
+    assert outcome.report["sentence"] == "PASS one device is healthy (overfit, learn)"
+
+
 def test_without_a_fault_all_of_it_passes(ladder: Ladder) -> None:
     single = {"learn": 60, "overfit": 8, "overfit_steps": 160}
     outcome = ladder({}, single=single, options=SMALL)
