@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import zlib
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from dist_checks.rung import Role
 from dist_checks.trace import NO_ITEM, Kind
 
 MOST_TENSORS = 80
+LABELS = 8
 CLASSES = ("names", "counts", "right", "losses", "confusion", "matrix", "worst")
 
 
@@ -47,8 +49,24 @@ def health(view: RungView) -> dict[str, Any] | None:
             "first_batch": fingerprint(shown),
             "samples": len(train.get("ids") or ()),
             "fingerprint": zlib.crc32(repr([train.get("inputs"), train.get("targets")]).encode()),
+            "lengths": _quartiles(train.get("lengths") or ()),
+            "targets": _quartiles(train.get("counts") or ()),
+            "labels": _shares(train),
         },
     }
+
+
+def _quartiles(values: Sequence[int]) -> list[int]:
+    """Smallest, quarter, middle, three quarters, largest."""
+    ordered = sorted(values)
+    return [ordered[round(at * (len(ordered) - 1) / 4)] for at in range(5)] if ordered else []
+
+
+def _shares(train: Mapping[str, Any]) -> list[list[Any]]:
+    """The most frequent labels, each with its share of all."""
+    total = sum(train.get("counts") or ())
+    counts = sorted((train.get("labels") or {}).items(), key=lambda each: -each[1])
+    return [[label, count / total] for label, count in counts[:LABELS]] if total else []
 
 
 def _lines(view: RungView, train: Any) -> dict[str, float]:

@@ -32,8 +32,10 @@ def sentences(seen: Mapping[str, Any]) -> list[str]:
     if precision != "fp32":
         if wide["first"] is None:
             name, value = (wide["largest"] or [["", 0.0]])[0]
-            over = f", more than the {FP16:g} that fp16 has" if value > FP16 else ""
-            out.append(f"in fp32: every number is finite; the largest is {value:.4g} in {name or 'the loss'}{over}")
+            out.append(
+                f"in fp32: every number is finite; the largest is {value:.4g} in {name or 'the loss'}"
+                f"{_narrow(precision, value)}"
+            )
         else:
             out.append(f"in fp32 as well: {_first(wide['first'])}")
     largest = ", ".join(f"{name or 'the loss'} {value:.3g}" for name, value in watched["largest"][:5])
@@ -43,6 +45,15 @@ def sentences(seen: Mapping[str, Any]) -> list[str]:
         fine = left["first"] is None and all(x is None or math.isfinite(x) for x in left["numbers"])
         out.append(f"without these samples: {'every number is finite' if fine else _first(left['first'])}")
     return out
+
+
+def _narrow(precision: str, largest: float) -> str:
+    """What 16 bits make of a step that is finite in 32."""
+    if precision.startswith("fp16"):
+        return f", more than the {FP16:g} that fp16 has" if largest > FP16 else ""
+    if precision.startswith("bf16"):
+        return ", which bf16 has as well: what it rounds, to three digits, makes it (a difference that becomes zero)"
+    return ""
 
 
 def _jump(seen: Mapping[str, Any]) -> list[str]:

@@ -125,5 +125,12 @@ def _data(health: Mapping[str, Any]) -> Markup:
     if not data:
         return Markup("")
     whole, first = data["fingerprint"], data["first_batch"]
-    said = f"{data['samples']} samples, fingerprint {whole:08x}, first batch {first:08x}"
-    return Markup('<p class="data">data: {}</p>').format(said)
+    said = [f"{data['samples']} samples, fingerprint {whole:08x}, first batch {first:08x}"]
+    said += [
+        f"{words} {five[0]} to {five[4]}, half of them {five[1]} to {five[3]}, {five[2]} in the middle"
+        for words, key in (("lengths", "lengths"), ("targets of a sample", "targets"))
+        if len(five := data.get(key) or ()) == 5
+    ]
+    if shares := ", ".join(f"{label} ({share:.1%})" for label, share in data.get("labels") or ()):
+        said.append(f"most frequent labels {shares}")
+    return Markup('<p class="data">data: {}</p>').format("; ".join(said))

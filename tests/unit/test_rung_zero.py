@@ -297,6 +297,33 @@ def test_what_a_replay_says() -> None:
     assert "comes out of mul in up (float16" in said
     assert "more than the 65504 that fp16 has" in said
     assert "a race, or a host" in sentences({**seen, "same": False})[0]
+    back = {**first, "operation": "div", "backward": True, "node": "SqrtBackward0", "call": "x.sqrt() (m.py:3, in forward)"}
+    said = "\n".join(sentences({**seen, "precision": "bf16", "watched": {"first": back, "largest": []}}))
+    assert "div in backward (SqrtBackward0 in up, of the call x.sqrt() (m.py:3, in forward))" in said
+    assert "which bf16 has as well: what it rounds, to three digits, makes it" in said
+
+
+def test_what_a_replay_says_of_a_step_that_jumped() -> None:
+    seen = {
+        "step": 70,
+        "rung": "learn",
+        "precision": "fp64",
+        "then": [800.0, 40.0],
+        "now": [800.0, 40.0],
+        "targets": 100,
+        "same": True,
+        "usual": {"losses": [2.0, 2.1] * 10, "norms": [1.0] * 20},
+        "each": [[17, 90.0], [3, 2.0], [4, 1.9]],
+        "without": None,
+    }
+    _, jump, each, then = sentences(seen)
+    assert jump.startswith("per target its loss is 8; in the middle of the 20 steps before it was 2.05, the gradient")
+    assert each.endswith("the highest loss are 17 (90), 3 (2), 4 (1.9); the one in the middle has 2")
+    assert then == "next: the same with --without-sample 17"
+    left = {"numbers": [200.0, 1.1], "targets": 98, "first": None, "ids": [17]}
+    assert sentences({**seen, "without": left})[-1].endswith("it does not jump")
+    left = {"numbers": [790.0, 39.0], "targets": 98, "first": None, "ids": [3]}
+    assert sentences({**seen, "without": left})[-1].endswith("it still jumps")
 
 
 def test_the_table_of_triage() -> None:
