@@ -44,7 +44,9 @@ def replay(
     """Run a saved step again by itself: does it repeat, and what makes the first number that is not finite?"""
     path = bundle / "replay.pt" if bundle.is_dir() else bundle
     if not path.is_file():
-        raise ConfigError(f"{path}: there is no such bundle: one is saved where a step is not finite, or jumps while a rung learns")
+        raise ConfigError(
+            f"{path}: there is no such bundle: one is saved where a step is not finite, or jumps while a rung learns"
+        )
     asked = {"bundle": str(path.absolute()), "without": without or [], "fault": fault}
     seen = ask(f"{ALONE}.replaying:main", asked)
     for line in sentences(seen):

@@ -1,4 +1,4 @@
-"""Is a difference between two settings more than the noise between seeds? The same seeds with one and with the other."""
+"""Is a difference between two settings more than the noise between seeds? The same seeds with one and the other."""
 
 from __future__ import annotations
 

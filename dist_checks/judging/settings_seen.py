@@ -13,7 +13,15 @@ NOT_SETTINGS = frozenset({"parameters", "initial_lr"})
 """Of an optimizer's group."""
 
 
-SEEN = ("first batch", "micro-batches", "samples of a step", "numbers", "attention", "activation checkpointing", "optimizer kernels")
+SEEN = (
+    "first batch",
+    "micro-batches",
+    "samples of a step",
+    "numbers",
+    "attention",
+    "activation checkpointing",
+    "optimizer kernels",
+)
 """What may not have been seen in one of two traces: nobody knows then whether it differs."""
 
 

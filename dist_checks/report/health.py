@@ -129,7 +129,7 @@ def _data(health: Mapping[str, Any]) -> Markup:
     said += [
         f"{words} {five[0]} to {five[4]}, half of them {five[1]} to {five[3]}, {five[2]} in the middle"
         for words, key in (("lengths", "lengths"), ("targets of a sample", "targets"))
-        if len(five := data.get(key) or ()) == 5
+        if len(five := list(data.get(key) or [])) == 5
     ]
     if shares := ", ".join(f"{label} ({share:.1%})" for label, share in data.get("labels") or ()):
         said.append(f"most frequent labels {shares}")

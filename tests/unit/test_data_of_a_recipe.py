@@ -32,7 +32,7 @@ BEGIN, END, PROMPT = 1, 2, 3
 class Points(MLPRecipe):
     """From two sources, of which one has a quarter of the samples."""
 
-    mixture: Mapping[str, float] | None = {"lab": 0.75, "field": 0.25}  # noqa: RUF012  # a recipe says it so
+    mixture: Mapping[str, float] | None = {"lab": 0.75, "field": 0.25}
 
     def __init__(self, wrong: str = "") -> None:
         super().__init__(samples=400)
@@ -106,9 +106,7 @@ def asked(recipe: Points | Texts, name: str) -> Finding:
         (Texts, "prompt", "data_padding", "prompt_counts", "ignore"),
     ],
 )
-def test_a_mistake_in_the_data(
-    kind: type[Points | Texts], wrong: str, check: str, symptom: str, suspect: str
-) -> None:
+def test_a_mistake_in_the_data(kind: type[Points | Texts], wrong: str, check: str, symptom: str, suspect: str) -> None:
     right = asked(kind(), check)
     assert right.status is Status.PASS, right.message
     found = asked(kind(wrong), check)

@@ -297,7 +297,13 @@ def test_what_a_replay_says() -> None:
     assert "comes out of mul in up (float16" in said
     assert "more than the 65504 that fp16 has" in said
     assert "a race, or a host" in sentences({**seen, "same": False})[0]
-    back = {**first, "operation": "div", "backward": True, "node": "SqrtBackward0", "call": "x.sqrt() (m.py:3, in forward)"}
+    back = {
+        **first,
+        "operation": "div",
+        "backward": True,
+        "node": "SqrtBackward0",
+        "call": "x.sqrt() (m.py:3, in forward)",
+    }
     said = "\n".join(sentences({**seen, "precision": "bf16", "watched": {"first": back, "largest": []}}))
     assert "div in backward (SqrtBackward0 in up, of the call x.sqrt() (m.py:3, in forward))" in said
     assert "which bf16 has as well: what it rounds, to three digits, makes it" in said

@@ -29,9 +29,9 @@ def classes(
 ) -> dict[str, Any] | None:
     """``{names, counts, right, losses}`` by class (losses are sums), ``confusion [[label, said, count]]`` of what is
     taken for something else, the most frequent first, ``matrix`` (a row for each label, of how often each was said;
-    None where there are many) and ``worst [{id, label, said, loss, text, at}]``, ``at`` a token's place in its sample.
-    Of tags, having one and not having it are two classes. None where the recipe foretells tokens, or outputs are not one
-    row of logits for each target."""
+    None where there are many) and ``worst [{id, label, said, loss, text, at}]``, ``at`` a token's place in it.
+    Of tags, having one and not having it are two classes. None where the recipe foretells tokens, or outputs are not
+    one row of logits for each target."""
     names = _names(recipe)
     total = len(names)
     if recipe.next_token or not 1 < total <= MOST_CLASSES:

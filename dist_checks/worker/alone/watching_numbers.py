@@ -58,7 +58,8 @@ class Numbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
         backward = torch._C._current_graph_task_id() != -1
         module = "" if backward else self._stack[-1] if self._stack else ""
         if not backward:
-            self._made.setdefault(torch.autograd._get_sequence_nr() - 1, module)
+            number = torch.autograd._get_sequence_nr() - 1  # type: ignore[attr-defined]  # of the node just made
+            self._made.setdefault(number, module)
         worst = FINITE
         for x in tree_leaves(output):
             if not isinstance(x, Tensor) or not x.is_floating_point() or not x.numel():
@@ -84,10 +85,9 @@ class Numbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self.nan = found if worst is NAN else self.nan
         return output
 
-
     def _node(self) -> dict[str, str]:
         """Of the node of the graph that is running backward."""
-        node = torch._C._current_autograd_node()
+        node: Any = torch._C._current_autograd_node()
         if node is None:
             return {}
         number = node._sequence_nr()
