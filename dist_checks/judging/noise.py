@@ -53,11 +53,14 @@ class Noise:
 
 
 def noise(pairs: Sequence[tuple[float, float]]) -> Noise:
-    """``pairs`` of (first, second), one a seed; at least one."""
+    """``pairs`` of (first, second), one a seed; at least one. A difference counts if it is more than what changes of it
+    from seed to seed, and more than what another draw of seeds would change alone."""
     differences = [changed - base for base, changed in pairs]
-    limit = math.inf
-    if len(pairs) > 1:
-        limit = T.get(len(pairs) - 1, 1.96) * stdev(differences) / math.sqrt(len(pairs))
+    many, limit = len(pairs), math.inf
+    if many > 1:
+        paired = _t(many - 1) * stdev(differences) / math.sqrt(many)
+        spread = math.hypot(*(stdev(column) for column in zip(*pairs, strict=True)))
+        limit = max(paired, _t(2 * many - 2) * spread / math.sqrt(many))
     return Noise(
         seeds=len(pairs),
         base=fmean(base for base, _ in pairs),
@@ -71,6 +74,10 @@ def end(losses: Sequence[object]) -> float | None:
     """The mean of the last finite losses; None where there is none."""
     values = [x for x in losses if isinstance(x, float) and math.isfinite(x)]
     return fmean(values[-max(1, int(LAST * len(values))) :]) if values else None
+
+
+def _t(freedom: int) -> float:
+    return T.get(freedom, 1.96)
 
 
 def _apart(difference: float) -> str:

@@ -28,6 +28,8 @@ def lines(row: Mapping[str, Any]) -> list[str]:
     if row.get("inputs") is None:
         return [f"  inputs   {visible(row.get('figures', ''))}", f"  targets  {' '.join(targets)[:WIDTH]}"]
     inputs = [_token(token) for token in row["inputs"]]
+    if len(targets) != len(inputs):
+        return _of_the_whole(inputs, targets)
     while inputs and inputs[-1] == "<pad>" and targets[len(inputs) - 1] == IGNORED:
         inputs.pop()
     padding = len(row["inputs"]) - len(inputs)
@@ -41,6 +43,19 @@ def lines(row: Mapping[str, Any]) -> list[str]:
         if numbers is not None:
             out.append("  document " + _row([str(n) for n in numbers[start:stop]], widths))
     return [*out, f"  and {padding} of padding, ignored"] if padding else out
+
+
+def _of_the_whole(inputs: Sequence[str], targets: Sequence[str]) -> list[str]:
+    """Where a sample has a label, or several tags, of its own: there is nothing to align."""
+    real = list(inputs)
+    while real and real[-1] == "<pad>":
+        real.pop()
+    out = [
+        "  inputs   " + _row(real[start:stop], [len(token) for token in real[start:stop]])
+        for start, stop in _pieces(real, real)
+    ]
+    padding = len(inputs) - len(real)
+    return [*out, "  targets  " + ", ".join(targets)[:WIDTH], *([f"  and {padding} of padding"] if padding else [])]
 
 
 def _row(cells: Sequence[str], widths: Sequence[int]) -> str:

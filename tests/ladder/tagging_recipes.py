@@ -37,6 +37,7 @@ class Bag(nn.Module):
     def __init__(self, tags: int) -> None:
         super().__init__()
         self.embedding = nn.Embedding(128, 16, padding_idx=0)
+        nn.init.normal_(self.embedding.weight, std=0.05)  # many of them are added up
         self.head = nn.Linear(16, tags)
 
     def forward(self, tokens: Tensor) -> Tensor:

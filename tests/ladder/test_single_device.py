@@ -124,7 +124,7 @@ def test_what_is_wrong_in_16_bits_alone(ladder: Ladder, fault: str, precision: s
 
 
 def test_weights_that_were_loaded_and_weights_that_were_not(ladder: Ladder) -> None:
-    fine_tuned = {"recipe": "loaded_recipe:Loaded", "single": {"learn": 60, "overfit": 0}}
+    fine_tuned = {"recipe": "loaded_recipe:Loaded", "single": LOOK}
     outcome = ladder({}, **fine_tuned)
     assert outcome.report["sentence"] == "PASS one device is healthy (learn)"
     [found] = [f for f in outcome.report["findings"] if (f["check"], f["rung"]) == ("step_zero", "single")]

@@ -28,7 +28,10 @@ def test_help_names_the_commands(tmp_path: Path) -> None:
         (("run", "gone.toml"), "gone.toml: cannot be read"),
         (("run", "bad.toml"), "bad.toml: stepz: this key is not known"),
         (("run", "bad.toml", "--preset", "quick"), "give either a file (bad.toml) or --preset (quick)"),
-        (("run", "--preset", "slow"), "--preset: there is no preset 'slow', expected one of huggingface, nightly, quick"),
+        (
+            ("run", "--preset", "slow"),
+            "--preset: there is no preset 'slow', expected one of huggingface, nightly, quick",
+        ),
         (("run", "--nosuch"), "No such option: --nosuch"),
         (("run", "--launcher", "pbs"), "'pbs' is not"),
         (("judge", "."), "this is no run folder: it has no plan.json"),

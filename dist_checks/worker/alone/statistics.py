@@ -51,7 +51,7 @@ def split(recipe: Recipe, name: str, ids: Sequence[int]) -> dict[str, Any]:
             if recipe.end is not None:
                 ends[int((x == recipe.end).sum())] += 1
             marks["prompt_targets"] += int((y[: recipe.prompt(id)] != IGNORE).sum()) if y.ndim else 0
-        _mark(marks, batch, recipe.pad)
+        _mark(marks, batch, recipe)
         leaks.add(batch)
         counts += batch.counts.tolist()
         if batch.inputs.is_floating_point():
@@ -88,14 +88,17 @@ def split(recipe: Recipe, name: str, ids: Sequence[int]) -> dict[str, Any]:
     }
 
 
-def _mark(marks: Counter[str], batch: Batch, pad: int | None) -> None:
-    """Targets at inputs that are padding with nothing after them, and targets that are the id of padding."""
+def _mark(marks: Counter[str], batch: Batch, recipe: Recipe) -> None:
+    """Targets at inputs that are padding with nothing after them, and, where targets are tokens, those that are the id
+    of padding: a tag may have the same number."""
+    pad = recipe.pad
     if pad is None or batch.inputs.is_floating_point() or batch.inputs.shape != batch.targets.shape:
         return
     real = (batch.inputs != pad).flip(1).cumsum(1).flip(1) > 0
     there = batch.targets != IGNORE
     marks["pad_targets"] += int((there & ~real).sum())
-    marks["pad_labels"] += int((there & (batch.targets == pad)).sum())
+    if recipe.next_token:
+        marks["pad_labels"] += int((there & (batch.targets == pad)).sum())
 
 
 class _Leaks:

@@ -98,8 +98,8 @@ def _call(metadata: Mapping[str, Any]) -> str:
     """The innermost line outside of torch that made a node: ``x.sqrt() (model.py:12, in forward)``."""
     for frame in reversed(metadata.get("traceback_") or ()):
         if (found := _FRAME.search(frame)) and not found[1].startswith(_OF_TORCH) and found[1] != __file__:
-            line = found[4].splitlines()[0].strip() if found[4] else "a call"
-            return f"{line} ({Path(found[1]).name}:{found[2]}, in {found[3]})"
+            where = f"{Path(found[1]).name}:{found[2]}, in {found[3]}"
+            return f"{found[4].splitlines()[0].strip()} ({where})" if found[4] else where
     return ""
 
 

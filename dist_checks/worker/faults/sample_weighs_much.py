@@ -36,5 +36,5 @@ FAULT = Fault(
     check="spikes",
     blamed="recipe",
     plant=plant,
-    planted_in={"axes": {}, "options": {"samples": 620}, "single": {"learn": 80, "overfit": 0}},
+    planted_in={"axes": {}, "options": {"samples": 560}, "single": {"learn": 80, "overfit": 0}},
 )

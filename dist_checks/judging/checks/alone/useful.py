@@ -13,6 +13,8 @@ from dist_checks.rung import Role
 FEWEST = 50
 FALLEN = 0.8
 """Of the first loss: where it fell below that, something was learned."""
+MUCH = 0.05
+"""Nats per target, by which it fell as well: weights that were loaded may have next to nothing left to learn."""
 
 
 def check(view: RungView) -> Iterator[Finding]:
@@ -28,7 +30,8 @@ def check(view: RungView) -> Iterator[Finding]:
     first, last = seen[0], seen[-1]
     found = losses(view.own)
     steps = sorted(found)
-    fell = len(steps) > 1 and found[steps[-1]].mean < FALLEN * found[steps[0]].mean
+    begin, last_loss = (found[steps[at]].mean for at in (0, -1)) if steps else (math.nan, math.nan)
+    fell = last_loss < FALLEN * begin and begin - last_loss > MUCH
     better = [name for name in last if _number(last[name]) > _number(first.get(name))]
     said = ", ".join(f"{name} {_number(first.get(name)):.4g} to {_number(last[name]):.4g}" for name in sorted(last))
     if fell and not better:

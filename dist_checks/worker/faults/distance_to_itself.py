@@ -1,9 +1,10 @@
-"""A square root of what may be zero: forward is finite, and the derivative there is infinite, times zero."""
+"""The root of a sum of squares that is zero: forward is finite, the derivative is infinite times zero, which is NaN."""
 
 from __future__ import annotations
 
 from typing import cast
 
+import torch.nn.functional as F
 from torch import Tensor
 
 from dist_checks.recipes.gpt import MLP
@@ -13,15 +14,16 @@ from dist_checks.worker.faults.base import Fault
 
 def plant(rung: Rung) -> None:
     def forward(self: MLP, x: Tensor) -> Tensor:
-        return cast(Tensor, self.down(self.up(x).relu().sqrt()))
+        apart = (x - x[:, :1]).square().sum(-1, keepdim=True)
+        return cast(Tensor, self.down(F.gelu(self.up(x))) * (1 + 0.01 * apart.sqrt()))
 
     MLP.forward = forward  # type: ignore[method-assign]  # that is what planting means
 
 
 FAULT = Fault(
-    id="root_of_zero",
-    title="a square root whose argument may be zero",
-    source="NaN in the gradient of sqrt and norm at zero (pytorch/pytorch#4132)",
+    id="distance_to_itself",
+    title="the distance of the first token to itself, by the root of a sum of squares",
+    source="the derivative of a square root at zero, times zero",
     axes=(),
     check="non_finite",
     blamed="recipe",
