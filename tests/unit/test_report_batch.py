@@ -12,4 +12,4 @@ def test_targets_of_tokens_stand_under_them() -> None:
 
 def test_targets_of_a_whole_sample_are_listed() -> None:
     row = {"inputs": ["a", "b", "<pad>"], "targets": ["comma", "no h"]}
-    assert lines(row) == ["  inputs   a b", "  targets  comma, no h", "  and 1 of padding"]
+    assert lines(row) == ["  inputs   a b", "  targets  comma, no_h", "  and 1 of padding"]
