@@ -84,7 +84,8 @@ class Ranks:
         if call.when != "call" or found is None:
             return report
         report.sections = [*report.sections, *found.sections]
-        report.user_properties = [*report.user_properties, *found.properties]
+        item.user_properties.extend(found.properties)  # junit.xml takes those of the report on teardown
+        report.user_properties = list(item.user_properties)
         if not found.problem:
             report.outcome, report.longrepr = found.outcome, found.longrepr
             report.__dict__.pop("wasxfail", None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -158,3 +159,8 @@ def test_without_a_group() -> None:
 def test_here(tmp_path: Path) -> None:
     """On no rank: as ever."""
     assert not dist.is_initialized()
+
+
+@pytest.mark.ranks(2)
+def test_property(record_property: Callable[[str, object], None]) -> None:
+    record_property("world", dist.get_world_size())

@@ -50,18 +50,30 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def ran(folder: Path) -> Ran:
     """All of them, once, and those of README."""
-    return run(folder, "-p", "no:xdist", "-rs")
+    return run(folder, "-p", "no:xdist", "-rs", "--junitxml=junit.xml")
 
 
 def test_what_passes(ran: Ran) -> None:
     passed = {name for name, outcome in ran.outcomes.items() if outcome == "passed"}
     assert passed == {
-        *("test_sum[1]", "test_sum[2]", "test_sizes[2ranks]", "test_sizes[3ranks]", "TestOfAClass::test_method"),
+        *(
+            "test_property",
+            "test_sum[1]",
+            "test_sum[2]",
+            "test_sizes[2ranks]",
+            "test_sizes[3ranks]",
+            "TestOfAClass::test_method",
+        ),
         *("test_the_last_one_had_an_environment_of_its_own", "test_without_a_group", "test_here"),
         *("test_the_mean_over_ranks", "test_a_broadcast[0-2ranks]", "test_a_broadcast[1-2ranks]"),
         *("test_a_broadcast[0-3ranks]", "test_a_broadcast[1-3ranks]"),
     }
     assert ran.code == 1
+
+
+def test_properties_are_those_of_rank_0(ran: Ran, folder: Path) -> None:
+    assert ran.outcomes["test_property"] == "passed"
+    assert '<property name="world" value="2"' in (folder / "junit.xml").read_text(encoding="utf-8")
 
 
 def test_the_rank_that_fails_is_told_of_as_pytest_does(ran: Ran) -> None:
