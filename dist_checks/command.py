@@ -21,6 +21,9 @@ GIVEN = ("seed", "steps", "rung", "out", "world_size")
 HOOKS = "dist_checks.probe.unchanged"
 OUTSIDE = "dist_checks.probe.outside"
 
+OF_A_RANK = ("RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+"""What torchrun tells a rank, and a script that starts ranks would take for its own."""
+
 
 class Run(Protocol):
     """Of a rung, what a command line is filled with."""
@@ -54,6 +57,8 @@ class Command:
     """What it computes in where the precision axis is off."""
     warm: bool = False
     """Fork ranks from a process that has imported torch, instead of starting python anew for each: much faster."""
+    launches: bool = False
+    """It starts its ranks by itself (Ray Train, torchrun): it is run once, and told by ``{world_size}`` how many."""
     shuffle: bool = True
     """It reads each epoch in another order."""
     loss: str = ""
@@ -82,7 +87,9 @@ class Command:
         """The command of a rung whose files are in ``folder``."""
         words = [self.fill(word, run, options, folder) for word in self.words]
         words = [word for word, template in zip(words, self.words, strict=True) if word or not _is_flag(template)]
-        python = [sys.executable] if words[0].endswith(".py") or words[0].startswith("-") else []
+        if self.launches:  # it is no rank itself
+            return ("env", *(f"--unset={name}" for name in OF_A_RANK), *_python(words[0]), *words)
+        python = _python(words[0])
         if self.see == "hooks":
             python += ["-m", HOOKS]
         if self.see == "log":
@@ -95,7 +102,7 @@ class Command:
 
     def forks(self, run: Run) -> bool:
         """Whether a rung is run by ranks that were forked."""
-        return self.warm and not run.cold and self.words[0].endswith(".py")
+        return self.warm and not self.launches and not run.cold and self.words[0].endswith(".py")
 
     def fill(self, text: str, run: Run, options: Mapping[str, Any], folder: Path) -> str:
         """``text`` with the values of a rung in its placeholders."""
@@ -115,6 +122,11 @@ def world_size(setting: Setting) -> int:
     from dist_checks.axes import Layout
 
     return Layout(setting).world_size
+
+
+def _python(word: str) -> list[str]:
+    """What runs a command whose first word is this."""
+    return [sys.executable] if word.endswith(".py") or word.startswith("-") else []
 
 
 class _Value:
@@ -174,5 +186,7 @@ def mistakes(command: Command, axes: Mapping[Axis, tuple[object, ...]], options:
     if command.see == "hooks" and not (command.words[0].endswith(".py") or command.words[0] == "-m"):
         first = command.words[0]
         yield f"command.argv: hooks are put into 'train.py ...' or '-m package.train ...', not into {first!r}"
+    if command.launches and (command.see != "probe" or command.warm):
+        yield "command.launches: ranks that a script starts are neither forked (warm) nor seen without its probe (see)"
     if command.see == "log" and not (command.loss or command.checkpoint):
         yield "command.see: by its log alone: say where its loss is (command.loss) or what it saves (.checkpoint)"

@@ -97,7 +97,7 @@ def _of_command(matrix: Matrix, command: Command, rung: Rung, run: Path) -> Job:
     return Job(
         name=rung.id,
         folder=folder,
-        world_size=rung.layout.world_size,
+        world_size=1 if command.launches else rung.layout.world_size,
         argv=() if warm else argv,
         entry=SCRIPT if warm else "",
         payload={"argv": command.script(argv), "see": command.see, "folder": str(folder.absolute())} if warm else {},

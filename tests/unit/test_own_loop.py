@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from parts import need
 from probe_reading import Key, rank_trace, recorded
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -16,7 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from dist_checks import Probe
 from dist_checks.judging.reading import read
 from dist_checks.probe import own
-from dist_checks.probe.placed import PlacedHolding, Sharded
+from dist_checks.probe.placed import PlacedHolding, Sharded, declared
 from dist_checks.probe.sample_ids import hashed, sampled
 from dist_checks.trace import Kind
 
@@ -240,3 +242,18 @@ def test_parts_by_megatrons_attributes_and_by_declaration() -> None:
     boxes = [(name, extent.shape, extent.boxes[0].offset) for name, extent in found if extent]
     assert boxes == [("gate_up", (8, 2), (2, 0)), ("gate_up", (8, 2), (6, 0)), ("row", (3, 6), (0, 2))]
     assert [row["shape"] for row in held.table({})] == [[8, 2], [3, 6], [2]]
+
+
+def test_attributes_that_megatron_core_sets() -> None:
+    need("megatron")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from megatron.core.tensor_parallel import set_tensor_model_parallel_attributes
+    model = nn.Module()
+    model.gate_up, model.row = nn.Parameter(torch.zeros(4, 2)), nn.Parameter(torch.zeros(3, 2))
+    set_tensor_model_parallel_attributes(model.gate_up, True, 0, 2)
+    set_tensor_model_parallel_attributes(model.row, True, 1, 1)
+    assert declared(model, (1, 2))
+    found = [(name, getattr(part, "extent", None)) for name, part in PlacedHolding(model, (), {}, tp=(1, 2)).weights()]
+    boxes = [(name, extent.shape, extent.boxes[0].offset) for name, extent in found if extent]
+    assert boxes == [("gate_up", (8, 2), (2, 0)), ("gate_up", (8, 2), (6, 0)), ("row", (3, 4), (0, 2))]

@@ -22,6 +22,7 @@ def main():
     parser.add_argument("--batch", type=int, default=12)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--save", default="")
     args = parser.parse_args()
     world = int(os.environ.get("WORLD_SIZE", "1"))
 
@@ -50,9 +51,13 @@ def main():
                 optimizer.zero_grad()
             if accelerator.sync_gradients:
                 probe.step(loss=total)
+                mean = accelerator.reduce(torch.tensor(total), "mean").item()
+                accelerator.print(f"step {step}: loss {mean:.6f}")
                 step, total = step + 1, 0.0
                 if step == args.steps:
                     break
+    if args.save:
+        accelerator.save(accelerator.unwrap_model(model).state_dict(), args.save)
     accelerator.end_training()
 
 

@@ -33,6 +33,7 @@ def job(launcher: LocalLauncher, tmp_path: Path) -> Job:
         mistake: tuple[str, str] | None = None,
         changes: Sequence[tuple[str, str]] = (),
         command: Mapping[str, Any] | None = None,
+        before: str = "",
         **matrix: Any,
     ) -> Outcome:
         text = (HERE / script).read_text()
@@ -43,7 +44,7 @@ def job(launcher: LocalLauncher, tmp_path: Path) -> Job:
         folder = tmp_path / f"script{runs}"
         folder.mkdir()
         (folder / script).write_text(text)
-        argv = f"{folder / script} {words} --seed {{seed}} --steps {{steps}}"
+        argv = f"{before} {folder / script} {words} --seed {{seed}} --steps {{steps}}"
         given = {
             "steps": 3,
             "launch": {"cold_twin": False, "deadline": 120.0},

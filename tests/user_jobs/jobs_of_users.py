@@ -22,5 +22,6 @@ class Job(Protocol):
         *,
         mistake: tuple[str, str] | None = None,
         command: Mapping[str, Any] | None = None,
+        before: str = "",
         **matrix: Any,
     ) -> Outcome: ...

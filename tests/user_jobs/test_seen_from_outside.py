@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from jobs_of_users import HERE, Job
+from parts import need
 from test_bad_jobs import findings
-from test_user_jobs import AXES, MISTAKES, SCRIPTS
+from test_user_jobs import AXES, MISTAKES, NEEDS, SCRIPTS
+
+WORDS = re.compile("probe|dist_checks|DistChecks")
 
 LOG = {
     "see": "log",
@@ -28,14 +32,16 @@ def without_probe(monkeypatch: pytest.MonkeyPatch) -> None:
         if path.parent != HERE:
             return found
         lines = [line.replace("probe.watch(loader)", "loader") for line in found.splitlines()]
-        return "\n".join(line for line in lines if "probe" not in line and "dist_checks" not in line)
+        return "\n".join(line for line in lines if not WORDS.search(line))
 
     monkeypatch.setattr(Path, "read_text", text)
 
 
 @pytest.mark.usefixtures("without_probe")
-@pytest.mark.parametrize("script", ["nanogpt_ddp.py", "fsdp2_tp.py"])
+@pytest.mark.parametrize("script", ["nanogpt_ddp.py", "fsdp2_tp.py", "transformers_trainer.py", "accelerate_loop.py"])
 def test_hooks(script: str, job: Job) -> None:
+    if script in NEEDS:
+        need(NEEDS[script])
     outcome = job(script, SCRIPTS[script], AXES[script], command={"see": "hooks"})
     assert outcome.report["status"] == "pass", outcome.report["sentence"]
     several = [rung for rung in outcome.report["rungs"] if rung["role"] == "rung" and rung["world_size"] > 1]
@@ -45,8 +51,11 @@ def test_hooks(script: str, job: Job) -> None:
 
 
 @pytest.mark.usefixtures("without_probe")
-def test_hooks_see_a_mistake(job: Job) -> None:
-    mistake = MISTAKES["sync after forward"]
+@pytest.mark.parametrize("name", ["sync after forward", "tokens averaged on each device", "divided twice"])
+def test_hooks_see_a_mistake(name: str, job: Job) -> None:
+    mistake = MISTAKES[name]
+    if mistake.script in NEEDS:
+        need(NEEDS[mistake.script])
     outcome = job(
         mistake.script,
         SCRIPTS[mistake.script],
@@ -54,7 +63,7 @@ def test_hooks_see_a_mistake(job: Job) -> None:
         mistake=(mistake.right, mistake.wrong),
         command={"see": "hooks"},
     )
-    assert [broken["axes"] for broken in outcome.report["broken"]] == [["accum", "dp_replicate"]]
+    assert [" x ".join(broken["axes"]) for broken in outcome.report["broken"]] == [mistake.blamed]
 
 
 @pytest.mark.usefixtures("without_probe")
@@ -68,6 +77,41 @@ def test_a_log_and_a_checkpoint(job: Job) -> None:
     assert status == "skip"
     assert "to see it, add probe = dist_checks.Probe.attach(model, optimizer)" in message
     assert "command.see = 'hooks'" in message
+
+
+FRAMEWORKS: dict[str, tuple[str, dict[str, Any]]] = {
+    "transformers_trainer.py": (
+        "--accum {accum} --out {out} --save",
+        {"see": "log", "loss": r"'loss': '?(?P<loss>[-+.\de]+)", "checkpoint": "{out}/model.safetensors"},
+    ),
+    "accelerate_loop.py": (
+        "--accum {accum} --save {out}/ckpt.pt",
+        LOG | {"loss": r"step (?P<step>\d+): loss (?P<loss>\S+)"},
+    ),
+}
+
+
+@pytest.mark.usefixtures("without_probe")
+@pytest.mark.parametrize("script", FRAMEWORKS)
+def test_what_frameworks_print_and_save(script: str, job: Job) -> None:
+    need(NEEDS[script])
+    words, command = FRAMEWORKS[script]
+    outcome = job(script, words, AXES[script], command=command)
+    assert outcome.report["status"] == "pass", outcome.report["sentence"]
+    for rung in outcome.report["rungs"]:
+        if rung["role"] == "rung":
+            assert (rung["checks"]["loss"], rung["checks"]["updates"]) == ("pass", "pass"), rung["id"]
+
+
+@pytest.mark.usefixtures("without_probe")
+@pytest.mark.parametrize("name", ["tokens averaged on each device", "loader not prepared"])
+def test_a_mistake_in_what_frameworks_print_and_save(name: str, job: Job) -> None:
+    mistake = MISTAKES[name]
+    need(NEEDS[mistake.script])
+    words, command = FRAMEWORKS[mistake.script]
+    outcome = job(mistake.script, words, {"dp_replicate": 2}, mistake=mistake[1:3], command=command)
+    (broken,) = outcome.report["broken"]
+    assert broken["axes"] == ["dp_replicate"]
 
 
 @pytest.mark.usefixtures("without_probe")

@@ -36,6 +36,7 @@ def main():
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", default="out")
+    parser.add_argument("--save", action="store_true")
     args = parser.parse_args()
     world = int(os.environ.get("WORLD_SIZE", "1"))
 
@@ -71,6 +72,8 @@ def main():
     )
     trainer.add_callback(DistChecksCallback())
     trainer.train()
+    if args.save:
+        trainer.save_model(args.out)
 
 
 if __name__ == "__main__":
