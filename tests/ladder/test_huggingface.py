@@ -10,14 +10,14 @@ import pytest
 from parts import need
 
 from dist_checks import session
-from dist_checks.launching import PRELOAD, PRELOAD_TRANSFORMERS
+from dist_checks.launching import PRELOAD, PRELOAD_DEEPSPEED, PRELOAD_TRANSFORMERS
 from launch.local import LocalLauncher
 
 
 @pytest.fixture(scope="module")
 def transformers() -> Iterator[LocalLauncher]:
     need("transformers")
-    with LocalLauncher(preload=(*PRELOAD, PRELOAD_TRANSFORMERS)) as launcher:
+    with LocalLauncher(preload=(*PRELOAD, PRELOAD_DEEPSPEED, PRELOAD_TRANSFORMERS)) as launcher:
         yield launcher
 
 
@@ -34,13 +34,20 @@ NOT_SAID = {
 """What the recipe does not offer to rung zero."""
 
 
-def report(launcher: LocalLauncher, folder: Path, axes: dict[str, Any], **options: Any) -> dict[str, Any]:
+def report(
+    launcher: LocalLauncher,
+    folder: Path,
+    axes: dict[str, Any],
+    include: tuple[str, ...] = (),
+    steps: int = 2,
+    **options: Any,
+) -> dict[str, Any]:
     matrix = {
         "recipe": "huggingface",
-        "steps": 2,
+        "steps": steps,
         "options": options,
         "axes": axes,
-        "combine": {"mode": "singles"},
+        "combine": {"mode": "singles", "include": include},
         "launch": {"cold_twin": False, "deadline": 200.0},
     }
     return session.run(matrix, out=folder, launcher=launcher).report
@@ -88,3 +95,13 @@ def test_a_mixture_of_experts(transformers: LocalLauncher, tmp_path: Path) -> No
     assert {rung["id"] for rung in found["rungs"] if rung["role"] == "rung"} == {"dp_shard2", "tp2"}
     (reason,) = [skip["reason"] for skip in found["skipped"] if skip["axes"] == {"ep": 2}]
     assert reason == "ep needs experts that take sorted tokens; those of transformers choose inside"
+
+
+def test_numbers_engines_and_axes_together(transformers: LocalLauncher, tmp_path: Path) -> None:
+    """A part of the preset huggingface, which has all of them."""
+    need("deepspeed")
+    axes = {"fused": True, "zero": [2, 3], "dp_replicate": 2, "precision": ["bf16", "fp16"]}
+    include = ("dp_shard2+tp2", "tp2+bf16", "dp_replicate2+zero2+accum4+bf16", "dp_shard2+resume_other")
+    found = report(transformers, tmp_path / "run", axes, include, 4, samples=62)
+    assert found["status"] == "pass", found["sentence"]
+    assert set(include) <= {rung["id"] for rung in found["rungs"]}

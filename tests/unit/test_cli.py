@@ -30,7 +30,7 @@ def test_help_names_the_commands(tmp_path: Path) -> None:
         (("run", "bad.toml", "--preset", "quick"), "give either a file (bad.toml) or --preset (quick)"),
         (
             ("run", "--preset", "slow"),
-            "--preset: there is no preset 'slow', expected one of nightly, quick, signoff",
+            "--preset: there is no preset 'slow', expected one of huggingface, nightly, quick",
         ),
         (("run", "--nosuch"), "No such option: --nosuch"),
         (("run", "--launcher", "pbs"), "'pbs' is not"),

@@ -94,7 +94,7 @@ def test_files(tmp_path: Path) -> None:
     (tmp_path / "bad.toml").write_text("steps = = 3")
     with pytest.raises(ConfigError, match=r"bad.toml: this is not TOML"):
         load(tmp_path / "bad.toml")
-    with pytest.raises(ConfigError, match="there is no preset 'slow', expected one of nightly, quick, signoff"):
+    with pytest.raises(ConfigError, match="there is no preset 'slow', expected one of huggingface, nightly, quick"):
         preset("slow")
 
 
