@@ -23,6 +23,7 @@ from torch.optim import Optimizer
 from dist_checks.axes import Axis, Layout, Setting
 from dist_checks.probe import compiling
 from dist_checks.probe.clipping import Clipping, whole
+from dist_checks.probe.extents import Unreadable
 from dist_checks.probe.holding import Holding, holding_of
 from dist_checks.probe.names import plain_names
 from dist_checks.probe.placed import PlacedHolding, Sharded, declared
@@ -97,6 +98,13 @@ def attach(
     if record is None:
         narrowing = rung.get("role") == "single" and rung.get("precision") == "fp64" and Axis.COMPILE not in setting
         record = Record(narrowing=narrowing, env=tuple(told.get("env") or ()))
+    try:
+        holding = holding or holding_of(model, given)
+    except Unreadable as why:
+        if not every:
+            raise  # the harness says it as a matter of usage
+        warnings.warn(f"dist_checks records nothing of this job: {why}", stacklevel=3)  # which goes on without
+        return Probe()
     _attached = OwnLoop(
         model,
         given,
@@ -106,7 +114,7 @@ def attach(
         blocks=blocks,
         record=record,
         tied=tied or {},
-        holding=holding or holding_of(model, given),
+        holding=holding,
         hashes=not {Axis.PP, Axis.CP} & set(setting),
         sparse=bool(every),
     )

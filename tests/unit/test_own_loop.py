@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from dist_checks import Probe
 from dist_checks.judging.reading import read
 from dist_checks.probe import own
+from dist_checks.probe.extents import Unreadable
 from dist_checks.probe.placed import PlacedHolding, Sharded, declared
 from dist_checks.probe.sample_ids import hashed, sampled
 from dist_checks.trace import Kind
@@ -257,3 +258,16 @@ def test_attributes_that_megatron_core_sets() -> None:
     found = [(name, getattr(part, "extent", None)) for name, part in PlacedHolding(model, (), {}, tp=(1, 2)).weights()]
     boxes = [(name, extent.shape, extent.boxes[0].offset) for name, extent in found if extent]
     assert boxes == [("gate_up", (8, 2), (2, 0)), ("gate_up", (8, 2), (6, 0)), ("row", (3, 4), (0, 2))]
+
+
+def test_a_job_in_production_goes_on_where_its_model_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreadable(*_: Any) -> None:
+        raise Unreadable("its parts are not known")
+
+    monkeypatch.setattr(own, "holding_of", unreadable)
+    with pytest.raises(Unreadable):  # in a run of the harness it is told
+        Probe.attach(*made())
+    monkeypatch.setenv("DIST_CHECKS_EVERY", "10")
+    with pytest.warns(UserWarning, match="records nothing of this job: its parts are not known"):
+        probe = Probe.attach(*made())
+    probe.step(loss=1.0)
