@@ -24,5 +24,5 @@ FAULT = Fault(
     check="clipping",
     blamed="recipe",
     plant=plant,
-    planted_in={"axes": {}, "single": {"learn": 60, "overfit": 0}},
+    planted_in={"axes": {}, "single": {"learn": 120, "overfit": 0}},
 )
