@@ -118,7 +118,7 @@ class Ladder:
     @cached_property
     def folder(self) -> Path:
         """Of the run: the same for all workers."""
-        base: Path = self._config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
+        base: Path = self._config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]  # set by tmp_path
         shared = base.parent if hasattr(self._config, "workerinput") else base
         return shared / f"{self.path.stem}-{zlib.crc32(str(self.path).encode()):08x}"
 

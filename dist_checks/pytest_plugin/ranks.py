@@ -137,7 +137,7 @@ class Ranks:
 
     def _folder(self, item: pytest.Item) -> Path:
         name = re.sub(r"\W", "_", item.name)[:30]
-        folder: Path = self._config._tmp_path_factory.mktemp(name)  # type: ignore[attr-defined]
+        folder: Path = self._config._tmp_path_factory.mktemp(name)  # type: ignore[attr-defined]  # set by tmp_path
         return folder
 
     def _job(self, item: pytest.Function, wanted: Wanted, base: Path) -> Job:
