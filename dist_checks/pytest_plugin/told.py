@@ -137,6 +137,7 @@ def _all_ended(ranks: Sequence[RankTold], common: Mapping[str, Any]) -> Told:
     kinds = {rank.kind for rank in ranks}
     if kinds == {"skipped"}:
         report = ranks[0].report
+        # pytest types longrepr widely; of a test that was skipped it is (path, line, reason).
         where = ("", 0, ranks[0].skipped) if report is None else tuple(report.longrepr)  # type: ignore[arg-type]
         return Told(outcome="skipped", longrepr=where, **common)
     if kinds - {"passed", "xpassed"}:
