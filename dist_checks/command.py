@@ -66,6 +66,9 @@ class Command:
     ``jsonl:KEY``, or ``tensorboard:TAG``."""
     log: str = ""
     """The file or folder that ``loss`` is read from, such as ``{out}/metrics.jsonl``; by default what is printed."""
+    starts_trained: bool | None = None
+    """Whether its weights are trained ones before the first step. Where this is not said, a first loss that is lower
+    than chance is not called wrong."""
     checkpoint: str = ""
     """What it saves at the end: a file or a folder, such as ``{out}/model.safetensors``."""
 
@@ -82,6 +85,11 @@ class Command:
     def fields(self) -> Iterator[str]:
         """Names of the placeholders of ``argv``. Raises ValueError where a brace is not closed."""
         yield from _fields(self.argv)
+
+    @property
+    def can_be_alone(self) -> bool:
+        """Whether it can be run for as many steps as rung zero needs, and be seen."""
+        return self.see != "log" and "steps" in self.fields()
 
     def filled(self, run: Run, options: Mapping[str, Any], folder: Path) -> tuple[str, ...]:
         """The command of a rung whose files are in ``folder``."""

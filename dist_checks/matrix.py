@@ -6,7 +6,7 @@ import datetime
 import json
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
@@ -218,8 +218,9 @@ class Matrix:
 
     @property
     def _one_device(self) -> bool:
-        """Nothing else is on the ladder, and the loop is not a script's own."""
-        return not any(self.axes.values()) and not self.combine.include and self.command is None
+        """Nothing else is on the ladder; a script can be told how many steps to run, and is seen."""
+        told = self.command is None or self.command.can_be_alone
+        return told and not any(self.axes.values()) and not self.combine.include
 
     @property
     def plain(self) -> str:
@@ -341,13 +342,26 @@ def _rules_of_command(matrix: Matrix) -> list[str]:
         ("recipe", matrix.recipe != Matrix().recipe),
         ("also", bool(matrix.also)),
         ("train", matrix.train != Train()),
-        ("single", matrix.single != Single()),
-        ("expect", matrix.expect != Expect()),
         *((f"custom.{name}.train", bool(table.train)) for name, table in matrix.custom.items()),
     )
     problems = [f"{key}: it says nothing to a script: leave it out, or leave out [command]" for key, on in others if on]
     options = [*matrix.options, *(key for table in matrix.custom.values() for key in table.options)]
-    return problems + list(mistakes(matrix.command, matrix.axes, dict.fromkeys(options)))
+    problems += mistakes(matrix.command, matrix.axes, dict.fromkeys(options))
+    return problems or list(_rules_of_zero(matrix.command, matrix))
+
+
+def _rules_of_zero(command: Command, matrix: Matrix) -> Iterator[str]:
+    """Rung zero of a script."""
+    single = matrix.single
+    if single.overfit not in (None, 0, 1):
+        yield f"single.overfit: a script memorises its own first batch: expected 1, or 0 for none, not {single.overfit}"
+    asked = [f"single.{name}" for name in ("learn", "overfit") if getattr(single, name)]
+    asked += ["expect"] * (matrix.expect != Expect())
+    if asked and not command.can_be_alone:
+        yield (
+            f"{asked[0]}: expected a script that is told by {{steps}} how long to train, and is seen by its probe or "
+            f"by hooks: command.argv is {command.argv!r}, command.see {command.see!r}"
+        )
 
 
 def _rules_of_ladder(matrix: Matrix) -> list[str]:

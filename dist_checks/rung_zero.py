@@ -20,7 +20,7 @@ class Single:
     learn: Annotated[int, Ge(0)] | None = None
     """Steps of a longer run, before which data and model are examined (120); 0: no such rung."""
     overfit: Annotated[int, Ge(0)] | None = None
-    """Samples of the one batch that has to be memorised (8); 0: no such rung."""
+    """Samples of the one batch that has to be memorised (8); 0: no such rung. Of a script 1: its own first batch."""
     overfit_steps: Annotated[int, Ge(1)] = 200
     """In which it has to be memorised."""
     overfit_bound: Annotated[float, Gt(0)] = 0.1

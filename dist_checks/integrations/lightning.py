@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from dist_checks.probe.own import OwnLoop
+from dist_checks.probe.own import OwnLoop, before_loaders
 from dist_checks.probe.probe import Probe
 
 NAMES = ("lightning.pytorch", "pytorch_lightning")
@@ -32,6 +32,7 @@ class DistChecksCallback(_lightning().Callback):  # type: ignore[misc]  # under 
         self._probe: OwnLoop | None = None
         self._losses: list[float] = []
         self._steps = 0
+        before_loaders()
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """The model is wrapped and the optimizers made by now."""

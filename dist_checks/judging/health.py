@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from dist_checks.judging.heard import classes as classes_of
 from dist_checks.judging.logical import Full, Key
 from dist_checks.judging.moves import moves
 from dist_checks.judging.settings_seen import fingerprint
@@ -70,7 +71,7 @@ def _shares(train: Mapping[str, Any]) -> list[list[Any]]:
 
 
 def _lines(view: RungView, train: Any) -> dict[str, float]:
-    classes = int(view.recipe.get("classes") or 0)
+    classes = classes_of(view) or 0
     named = {
         f"ln({classes})": math.log(classes) if classes > 1 else None,
         "entropy of labels": train.get("unigram"),

@@ -13,6 +13,7 @@ import os
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,8 +22,12 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from dist_checks.axes import Axis, Layout, Setting
+from dist_checks.looks.held import held, hold_loaders
+from dist_checks.looks.script import Script
 from dist_checks.probe import compiling
+from dist_checks.probe import record as records
 from dist_checks.probe.clipping import Clipping, whole
+from dist_checks.probe.engine import Engine
 from dist_checks.probe.extents import Unreadable
 from dist_checks.probe.holding import Holding, holding_of
 from dist_checks.probe.names import plain_names
@@ -31,6 +36,7 @@ from dist_checks.probe.probe import FOLDER, Probe
 from dist_checks.probe.record import Record
 from dist_checks.probe.recorder import Recorder
 from dist_checks.probe.sample_ids import overheard, sampled, sampler_of
+from dist_checks.rung import Role
 
 T = TypeVar("T")
 
@@ -45,6 +51,10 @@ READ = 5
 
 SAID, CLIPPED, STEPPED = "probe.gradients()", "clip_grad_norm_", "optimizer.step()"
 """The moments at which gradients are seen."""
+
+RECORDS = {Role.LEARN: records.LEARN, Role.OVERFIT: records.OVERFIT}
+ALONE = (Role.SINGLE, *RECORDS)
+"""Of rung zero; of what is compared, the usual one."""
 
 SPLIT = (Axis.PP, Axis.CP, Axis.TP, Axis.SP)
 """Axes under which the output of a block may be of some of a sample's tokens only, or be run for another stage."""
@@ -68,9 +78,10 @@ def attach(
         warnings.warn("Probe.attach was called again: the first model is recorded, this one is not", stacklevel=3)
         return Probe()
     place = Path(os.environ[FOLDER])
-    told = json.loads(os.environ.get(RUNG, "{}"))
+    told = told_of_rung()
     rung = told.get("rung") or {}
     setting = Setting(rung.get("setting"))
+    role = role_of_rung()
     rank = int(os.environ.get("RANK", "0")) if rank is None else rank
     layout = Layout(setting)
     about = {
@@ -96,8 +107,8 @@ def attach(
         about["coordinates"] = about["coordinates"] or mesh_coordinates(model)
         record = Record(every=every, first=1, state_every=0, outputs_steps=0, routing_steps=0, applied=False)
     if record is None:
-        narrowing = rung.get("role") == "single" and rung.get("precision") == "fp64" and Axis.COMPILE not in setting
-        record = Record(narrowing=narrowing, env=tuple(told.get("env") or ()))
+        narrowing = role is Role.SINGLE and rung.get("precision") == "fp64" and Axis.COMPILE not in setting
+        record = replace(RECORDS.get(role, Record()), narrowing=narrowing, env=tuple(told.get("env") or ()))
     try:
         holding = holding or holding_of(model, given)
     except Unreadable as why:
@@ -117,9 +128,26 @@ def attach(
         holding=holding,
         hashes=not {Axis.PP, Axis.CP} & set(setting),
         sparse=bool(every),
+        role=role,
     )
     atexit.register(_attached.close_at_exit)
     return _attached
+
+
+def told_of_rung() -> dict[str, Any]:
+    """What the harness says; empty where a script was started by hand."""
+    found: dict[str, Any] = json.loads(os.environ.get(RUNG, "{}"))
+    return found
+
+
+def role_of_rung() -> Role:
+    return Role((told_of_rung().get("rung") or {}).get("role", Role.RUNG))
+
+
+def before_loaders() -> None:
+    """For what is asked before a framework opens its loaders, which is before a probe is attached."""
+    if os.environ.get(FOLDER) and role_of_rung() is Role.OVERFIT:
+        hold_loaders()
 
 
 def _within(optimizer: Any) -> Any:
@@ -159,7 +187,14 @@ class OwnLoop(Recorder):
     """On every rank, in a loop that is not ours."""
 
     def __init__(
-        self, model: nn.Module, optimizer: Sequence[Optimizer], *, hashes: bool, sparse: bool = False, **rest: Any
+        self,
+        model: nn.Module,
+        optimizer: Sequence[Optimizer],
+        *,
+        hashes: bool,
+        sparse: bool = False,
+        role: Role = Role.RUNG,
+        **rest: Any,
     ) -> None:
         self._hashes = hashes
         self._sparse = sparse
@@ -172,15 +207,24 @@ class OwnLoop(Recorder):
         self._loss_from: str | None = None
         self._model = model  # to the end: a script that frees DDP may hang, see tests/upstream/test_freed_group.py
         super().__init__(model, optimizer, **rest)
+        self._script = Script(role, model, self._optimizers, self.observe) if role in ALONE else None
+        self._kept: list[Any] = []
         self._handles.append(model.register_forward_pre_hook(self._before_forward, with_kwargs=True))
+        if self._script is not None:
+            self._handles.append(model.register_forward_hook(lambda module, args, out: self._after_forward(out)))
         self._clipping = Clipping(model, self._at_clipping, self._clipped)
-        self._engine = _Engine(model, self._at_engine_step, self._after_engine_step)
+        self._engine = Engine(model, self._at_engine_step, self._after_engine_step)
 
     def _start_step(self) -> None:
         super()._start_step()
         self._moment = ""
         self._stepped = False
         self._read: list[int] = []
+
+    @property
+    def _holds(self) -> bool:
+        """In the rung that memorises: whatever the loop reads, it is the first batch."""
+        return self._script is not None and self._script.holds
 
     @property
     def _passed_over(self) -> bool:
@@ -191,6 +235,9 @@ class OwnLoop(Recorder):
 
     def watch(self, loader: Iterable[T], ids: str | Callable[[T], Iterable[int]] | None = None) -> Iterator[T]:
         epoch, self._epochs = self._epochs, self._epochs + 1
+        if self._holds:
+            yield from held(loader, self._kept)
+            return
         self._source = "given" if ids is not None else "sampler" if sampler_of(loader) is not None else "inputs"
         self._hashes = False
         for batch, found in sampled(loader, ids):
@@ -200,9 +247,12 @@ class OwnLoop(Recorder):
 
     def overhear(self, loader: object) -> None:
         """Where a framework reads ``loader``: the ids of a batch are those that its sampler drew, in their order."""
-        self._drawn = overheard(loader)
+        if not self._holds:
+            self._drawn = overheard(loader)
 
     def micro_batch(self, ids: Iterable[int], *args: Any, **kwargs: Any) -> None:
+        if self._holds:
+            return
         self._source, self._hashes = self._source or "given", False
         super().micro_batch(ids, *args, **kwargs)
 
@@ -211,9 +261,17 @@ class OwnLoop(Recorder):
         self._announced = True
         self._see_batch(batch)
 
-    def _before_forward(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        if module.training and torch.is_grad_enabled() and not self._announced:
-            self._see_batch([args, kwargs])
+    def _before_forward(self, module: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
+        if not module.training or not torch.is_grad_enabled():
+            return None
+        instead = self._script.called(args, kwargs) if self._script is not None else None
+        if not self._announced:
+            self._see_batch([args, kwargs] if instead is None else list(instead))
+        return instead
+
+    def _after_forward(self, output: object) -> None:
+        if self._script is not None:
+            self._script.returned(output)
 
     def _see_batch(self, inputs: object) -> None:
         if self._pending:
@@ -234,6 +292,8 @@ class OwnLoop(Recorder):
             self._read.extend(ids)
         else:
             super().micro_batch(ids, epoch=epoch)
+            if self._script is not None:
+                self._script.read(ids)
 
     # Gradients
 
@@ -298,6 +358,8 @@ class OwnLoop(Recorder):
             return
         skipped = not self._stepped if skipped is None else skipped
         super().step(loss_sum, targets, printed_loss, loss_scale, skipped, micro_losses, loss=loss)
+        if self._script is not None:
+            self._script.stepped()
 
     def _pass_over(self) -> bool:
         if passed := self._passed_over:
@@ -314,46 +376,22 @@ class OwnLoop(Recorder):
         if self._pass_over():
             return
         super().step(loss, 1, skipped=False)
+        if self._script is not None:
+            self._script.stepped()
 
     def _told(self) -> dict[str, Any]:
         told = {"ids_from": self._source, "gradients_at": self._moment, "loss_from": self._loss_from}
-        return {key: value for key, value in told.items() if value}
+        heard = self._script.told() if self._script is not None else {}
+        return {key: value for key, value in told.items() if value} | heard
+
+    def close(self) -> None:
+        if self._script is not None and not self._closed:
+            self._script.close(by_content=self._source == "inputs")
+        super().close()
 
     def _detach(self) -> None:
         super()._detach()
+        if self._script is not None:
+            self._script.stop()
         self._clipping.stop()
         self._engine.stop()
-
-
-class _Engine:
-    """Of a DeepSpeed engine: its step, which clips and steps where enough micro-batches have been added up."""
-
-    def __init__(self, model: Any, before: Callable[[], None], after: Callable[[float | None, float], None]) -> None:
-        self._model = model if hasattr(model, "is_gradient_accumulation_boundary") else None
-        if self._model is None:
-            return
-        self._steps = int(model.global_steps)
-        original = model.step
-
-        def step(*args: Any, **kwargs: Any) -> Any:
-            last = model.is_gradient_accumulation_boundary()
-            if last:
-                before()
-            out = original(*args, **kwargs)
-            if last:
-                norm = model.get_global_grad_norm()
-                after(None if norm is None else float(norm), float(model.gradient_clipping()))
-            return out
-
-        model.step = step
-
-    def at_boundary(self) -> bool:
-        """Whether the engine has stepped since the last call; true where there is no engine."""
-        if self._model is None:
-            return True
-        before, self._steps = self._steps, int(self._model.global_steps)
-        return self._steps != before
-
-    def stop(self) -> None:
-        if self._model is not None:
-            self._model.__dict__.pop("step", None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,3 +49,9 @@ class Record:
 
     def outputs_at(self, step: int) -> bool:
         return step < self.outputs_steps
+
+
+LEARN = Record(every=10, pairs=True, state_every=0, outputs_steps=0, routing_steps=0)
+"""Of the rung that learns, which is long: gradients, and weights before and after, every so many steps."""
+OVERFIT = replace(LEARN, every=50)
+"""Of the one that memorises: whether weights move at all."""

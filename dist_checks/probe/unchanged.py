@@ -107,6 +107,7 @@ def _parameters(optimizer: Optimizer) -> set[int]:
 def watch_optimizers() -> None:
     """Before the script is run. Does nothing where nobody asks for a trace."""
     if os.environ.get(FOLDER):
+        own.before_loaders()
         _Watch()
 
 

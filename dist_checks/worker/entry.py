@@ -20,6 +20,7 @@ import torch._dynamo  # optimizers and DTensor import it at first use: in a fork
 import dist_checks.probe.recorder
 import dist_checks.recipes.moe  # noqa: F401  # likewise
 from dist_checks.axes import Axis
+from dist_checks.probe import record as recorded
 from dist_checks.probe.ledger import open_for_worker
 from dist_checks.probe.probe import Probe
 from dist_checks.probe.record import Record
@@ -31,10 +32,6 @@ from dist_checks.worker.axes import compile
 from dist_checks.worker.loop import Phase
 
 DESCRIPTION = "recipe.json"
-ZERO_RECORD = Record(every=10, pairs=True, state_every=0, outputs_steps=0, routing_steps=0)
-"""Of the rung that learns, which is long: gradients, and weights before and after, every so many steps."""
-OVERFIT_RECORD = replace(ZERO_RECORD, every=50)
-"""Of the one that memorises: whether weights move at all."""
 FRAMEWORKS = ("deepspeed",)
 """What some values of some axes need besides torch."""
 
@@ -117,8 +114,8 @@ def claim(folder: Path, rung: Rung) -> None:
 
 def _recorded(payload: Mapping[str, Any], rung: Rung) -> Record:
     if rung.role is Role.OVERFIT:
-        return OVERFIT_RECORD
-    return ZERO_RECORD if rung.is_zero else Record(every=int(payload.get("record_every", 1)))
+        return recorded.OVERFIT
+    return recorded.LEARN if rung.is_zero else Record(every=int(payload.get("record_every", 1)))
 
 
 def plant(fault: str, rung: Rung) -> None:

@@ -18,12 +18,11 @@ from dist_checks.judging.seen import Seen
 from dist_checks.judging.triage import SYMPTOMS
 from dist_checks.judging.verdict import Finding, Status
 from dist_checks.judging.view import RungView
+from dist_checks.looks.statistics import floor, split
 from dist_checks.recipes.base import IGNORE, Batch
 from dist_checks.recipes.gpt import GPTRecipe
 from dist_checks.recipes.mlp import MLPRecipe
 from dist_checks.rung import Role
-from dist_checks.worker.alone.overfit import floor
-from dist_checks.worker.alone.statistics import split
 
 CHECKS = dict(ALONE)
 BEGIN, END, PROMPT = 1, 2, 3

@@ -37,6 +37,7 @@ class LM(nn.Module):
     def __init__(self, vocab=43, width=24, heads=4, layers=2):
         super().__init__()
         self.embed = nn.Embedding(vocab, width)
+        nn.init.normal_(self.embed.weight, std=0.02)
         self.layers = nn.ModuleList(Layer(width, heads) for _ in range(layers))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, vocab, bias=False)

@@ -55,6 +55,8 @@ def check(view: RungView) -> Iterator[Finding]:
         yield writer.unseen(f"the job is done, but its trace is not whole: {trace.cut}")
     elif view.log_only and not losses(view.own) and not len(view.own.full(Kind.WEIGHT)):
         yield writer.unseen("it came to its end, and told and saved nothing that could be compared")
+    elif last + 1 < steps and view.own_loop and view.rung.is_zero:
+        yield writer.skipped(f"the script came to its end after {last + 1} of {steps} steps: it reads no more epochs")
     elif last + 1 < steps and not view.log_only:
         yield writer.failed(
             f"all ranks ended well after {last + 1} of {steps} steps", step=last + 1, observed=last + 1, allowed=steps

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils._pytree import tree_leaves
 
+from dist_checks.looks.outputs import quietly
 from dist_checks.recipes.base import IGNORE, Batch, Recipe
-from dist_checks.worker.alone.outputs import quietly
 
 MOST_CLASSES = 64
 MATRIX = 16

@@ -7,13 +7,14 @@ from typing import Any
 
 from torch import nn
 
+from dist_checks.looks import statistics
+from dist_checks.looks.activations import activations
+from dist_checks.looks.causal import BATCH, alignment, causal, documents
+from dist_checks.looks.outputs import quietly
 from dist_checks.recipes.base import Batch, Recipe
 from dist_checks.worker import rng
-from dist_checks.worker.alone import showing, statistics
-from dist_checks.worker.alone.activations import activations
-from dist_checks.worker.alone.causal import BATCH, alignment, causal, documents
+from dist_checks.worker.alone import showing
 from dist_checks.worker.alone.classes import classes
-from dist_checks.worker.alone.outputs import quietly
 from dist_checks.worker.loop import Trainer
 
 Look = Callable[[nn.Module, Recipe, Batch], dict[str, Any] | None]
@@ -22,7 +23,7 @@ LOOKS: tuple[tuple[str, Look], ...] = (
     ("causal", causal),
     ("alignment", alignment),
     ("documents", documents),
-    ("activations", activations),
+    ("activations", lambda model, recipe, batch: activations(model, lambda: model(batch.inputs))),
 )
 """What is tried on the untrained model, with a few samples."""
 

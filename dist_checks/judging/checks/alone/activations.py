@@ -35,7 +35,7 @@ def check(view: RungView) -> Iterator[Finding]:
             allowed=DEAD,
             blames=Blamed.RECIPE,
             symptom="dead",
-            suspects=("bias",) if step == 0 else ("rate", "bias"),
+            suspects=("bias",) if step <= 1 else ("rate", "bias"),  # a script is asked after one step,
         )
     elif full["saturated"] > SATURATED:
         yield writer.failed(

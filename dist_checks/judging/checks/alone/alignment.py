@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from dist_checks.judging.heard import UNHEARD, heard, offset
 from dist_checks.judging.verdict import Blamed, Finding
-from dist_checks.judging.view import RungView
+from dist_checks.judging.view import RungView, Writer
 from dist_checks.rung import Role
 
 WORDS = {0: "the token itself", 1: "the next token", 2: "the token after the next", 3: "the third token from it"}
 SUSPECT = {0: "unshifted", 2: "twice", 3: "twice"}
 RIGHT = 1
+ROUNDING = 1e-6
+"""Of the largest change: kernels may add in another order."""
 SURE = 0.5
 """Of the loss of the worst guess: what foretells the targets is far below."""
 
@@ -21,6 +24,9 @@ def check(view: RungView) -> Iterator[Finding]:
     writer = view.writer("alignment")
     if view.rung.role is not Role.LEARN:
         yield writer.skipped("the rung that learns looks at it")
+        return
+    if view.own_loop:
+        yield _of_script(view, writer)
         return
     if not view.recipe.get("next_token"):
         yield writer.skipped("the recipe does not say that it predicts the next token")
@@ -54,3 +60,26 @@ def check(view: RungView) -> Iterator[Finding]:
     else:
         others = min(loss for offset, loss in losses.items() if offset != RIGHT)
         yield writer.passed(f"{said}, any other offset {others:.3g} or more", observed=best, allowed=RIGHT)
+
+
+def _of_script(view: RungView, writer: Writer) -> Finding:
+    """The targets of its loss, beside the tokens that its model was called with."""
+    told, found = heard(view), offset(view)
+    if not told:
+        return writer.skipped(UNHEARD)
+    if found is None:
+        return writer.skipped("targets are not tokens of the sample")
+    said = f"{told['offsets'][str(found)]:.0%} of the targets are {WORDS[found]}"
+    if found == RIGHT:
+        return writer.passed(said, observed=found, allowed=RIGHT)
+    seen = next(iter(view.observed("causal")), {})
+    if not seen.get("later") or seen["earlier"] > ROUNDING * seen["later"]:
+        return writer.skipped(f"{said}: the model sees later tokens, so that is as good a task as any")
+    return writer.failed(
+        f"{said}, and the model sees no later token: it is to foretell the next one",
+        observed=found,
+        allowed=RIGHT,
+        blames=Blamed.RECIPE,
+        symptom="alignment",
+        suspects=(SUSPECT[found],),
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from dist_checks.judging.heard import next_token
 from dist_checks.judging.verdict import Blamed, Finding
 from dist_checks.judging.view import RungView
 from dist_checks.rung import Role
@@ -31,7 +32,7 @@ def check(view: RungView) -> Iterator[Finding]:
             symptom="inputs_ignored",
             suspects=("cut",),
         )
-    elif view.recipe.get("next_token") and not earlier <= ROUNDING * later:
+    elif next_token(view) and not earlier <= ROUNDING * later:
         yield writer.failed(
             f"changing the tokens after position {at} changes outputs up to there by {earlier:.2e}, those after it by "
             f"{later:.2e}: the model sees what it has to foretell",
@@ -47,7 +48,7 @@ def check(view: RungView) -> Iterator[Finding]:
             blames=Blamed.RECIPE,
             symptom="inputs_ignored",
         )
-    elif not view.recipe.get("next_token"):
+    elif not next_token(view):
         yield writer.passed(f"tokens before position {at} reach the output there ({back:.2e})")
     else:
         yield writer.passed(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dist_checks.judging.checks.alone.splits import split, unsplit
+from dist_checks.judging.heard import classes as classes_of
+from dist_checks.judging.heard import next_token
 from dist_checks.judging.verdict import Blamed, Finding
 from dist_checks.judging.view import RungView
 
@@ -21,7 +23,7 @@ def check(view: RungView) -> Iterator[Finding]:
         yield finding
         return
     train = split(view, "train")
-    classes, low, high = view.recipe.get("classes"), train.get("smallest"), train.get("largest")
+    classes, low, high = classes_of(view), train.get("smallest"), train.get("largest")
     if not classes or low is None or high is None:
         yield writer.skipped("the recipe does not say how many classes there are, or has no labels")
         return
@@ -30,7 +32,7 @@ def check(view: RungView) -> Iterator[Finding]:
     share = counts[label] / max(1, sum(train["counts"]))
     said = f"labels from {low} to {high}, {train['classes_seen']} of {classes} classes; {label} has {share:.0%}"
     wrong = {"blames": Blamed.RECIPE, "symptom": "labels_wrong"}
-    few = int(classes) <= FEW and not view.recipe.get("next_token")
+    few = int(classes) <= FEW and not next_token(view)
     if low < 0 or high >= int(classes) or (few and low == 1 and train["classes_seen"] >= int(classes) - 1):
         off = low == 1
         yield writer.failed(

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from dist_checks.judging.losses import losses
+from dist_checks.judging.heard import curve
 from dist_checks.judging.verdict import Blamed, Finding
 from dist_checks.judging.view import RungView
 from dist_checks.rung import Role
@@ -22,11 +22,11 @@ def check(view: RungView) -> Iterator[Finding]:
     if view.rung.role is not Role.LEARN or (first is None and not later):
         yield writer.skipped("nothing was written down before the launch (expect)")
         return
-    found, within = losses(view.own), float(view.expect.get("within") or 0.05)
+    found, within = curve(view), float(view.expect.get("within") or 0.05)
     wanted = [(0, 1, float(first))] if first is not None else []
     wanted += [(int(step), WINDOW, float(value)) for step, value in later.items()]
     for step, window, value in sorted(wanted):
-        seen = [found[at].mean for at in range(step - window + 1, step + 1) if at in found]
+        seen = [found[at] for at in range(step - window + 1, step + 1) if at in found]
         if step not in found:
             yield writer.unseen(f"step {step} was not recorded: the rung that learns has {view.rung.steps} steps")
             return

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from dist_checks.judging.losses import losses
+from dist_checks.judging.heard import classes as classes_of
+from dist_checks.judging.heard import curve, starts_trained
 from dist_checks.judging.reach import moved, reached
 from dist_checks.judging.verdict import Blamed, Finding
 from dist_checks.judging.view import RungView
@@ -35,15 +36,16 @@ def check(view: RungView) -> Iterator[Finding]:
     if view.rung.steps < FEWEST:
         yield writer.skipped(f"{view.rung.steps} steps are no curve: at least {FEWEST}")
         return
-    found = losses(view.own)
+    found = curve(view)
     steps = sorted(found)
     if len(steps) < FEWEST:
-        yield writer.unseen(f"only {len(steps)} steps were recorded: {view.trace.cut}")
+        said = f"only {len(steps)} steps were recorded"
+        yield writer.unseen(f"{said}: {view.trace.cut}") if view.trace.cut else writer.skipped(f"{said}: no curve")
         return
-    values = np.array([found[step].mean for step in steps])
+    values = np.array([found[step] for step in steps])
     _, middle, last = (float(part.mean()) for part in np.array_split(values, 3))
     end = float(values[-max(5, len(values) // 10) :].mean())
-    classes = int(view.recipe.get("classes") or 0)
+    classes = classes_of(view) or 0
     even = math.log(classes) if classes > 1 else math.nan
     train = next((split for split in view.observed("split") if split["split"] == "train"), {})
     unigram = float(train.get("unigram") or math.nan)
@@ -65,7 +67,7 @@ def check(view: RungView) -> Iterator[Finding]:
         yield writer.failed(
             said, **fields, **wrong, allowed=unigram, symptom="loss_at_frequencies", suspects=_suspects(view)
         )
-    elif end > unigram and not view.recipe.get("starts_trained"):
+    elif end > unigram and not _may_be_trained(view):
         if values[0] - end < HARDLY * (values[0] - unigram):
             yield writer.failed(f"{said}; it still falls", **fields, **wrong, allowed=unigram, symptom="loss_slow")
         else:
@@ -73,6 +75,10 @@ def check(view: RungView) -> Iterator[Finding]:
     else:
         limit = unigram if math.isfinite(unigram) else float(values[0])
         yield writer.passed(said, **fields, allowed=limit)
+
+
+def _may_be_trained(view: RungView) -> bool:
+    return starts_trained(view) is not False
 
 
 def _suspects(view: RungView) -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from dist_checks.judging.losses import losses
+from dist_checks.judging.heard import curve
 from dist_checks.judging.verdict import Blamed, Finding
 from dist_checks.judging.view import RungView
 from dist_checks.rung import Role
@@ -23,22 +23,26 @@ def check(view: RungView) -> Iterator[Finding]:
         yield writer.skipped("a run that learns for a while tells")
         return
     seen = [each for each in view.observed("validation") if each["targets"]]
-    if len(seen) < 2:
-        yield writer.skipped("the recipe has no validation samples")
+    if len(seen) < 2 or seen[0]["step"]:
+        yield writer.skipped(
+            "no loss without a gradient was heard before the first step, and again later"
+            if view.own_loop
+            else "the recipe has no validation samples"
+        )
         return
-    curve = [(each["step"], each["loss_sum"] / each["targets"]) for each in seen]
-    found = losses(view.own)
-    train = float(np.mean([found[step].mean for step in sorted(found)[-10:]])) if found else float("nan")
-    first, last = curve[0][1], curve[-1][1]
-    best = min(loss for _, loss in curve)
+    points = [(each["step"], each["loss_sum"] / each["targets"]) for each in seen]
+    found = curve(view)
+    train = float(np.mean([found[step] for step in sorted(found)[-10:]])) if found else float("nan")
+    first, last = points[0][1], points[-1][1]
+    best = min(loss for _, loss in points)
     said = (
-        f"validation loss {first:.4g} before, {last:.4g} after {curve[-1][0]} steps (lowest {best:.4g}); "
+        f"validation loss {first:.4g} before, {last:.4g} after {points[-1][0]} steps (lowest {best:.4g}); "
         f"training {train:.4g}"
     )
     if not best < first or last > ABOVE * first:
         yield writer.failed(
             said,
-            step=curve[-1][0],
+            step=points[-1][0],
             observed=last,
             allowed=ABOVE * first,
             blames=Blamed.RECIPE,
@@ -46,4 +50,4 @@ def check(view: RungView) -> Iterator[Finding]:
             suspects=("drift",) if train < first and not best < first else (),
         )
     else:
-        yield writer.passed(said, step=curve[-1][0], observed=last, allowed=ABOVE * first)
+        yield writer.passed(said, step=points[-1][0], observed=last, allowed=ABOVE * first)

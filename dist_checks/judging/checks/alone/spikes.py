@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from dist_checks.judging.losses import losses
+from dist_checks.judging.heard import curve
 from dist_checks.judging.verdict import Blamed, Finding
 from dist_checks.judging.view import RungView
 from dist_checks.jumps import WINDOW, Usual
@@ -21,13 +21,14 @@ def check(view: RungView) -> Iterator[Finding]:
     if view.rung.role is not Role.LEARN or view.rung.steps < FEWEST:
         yield writer.skipped("a run that learns for a while tells")
         return
-    found = losses(view.own)
+    found = curve(view)
     steps = sorted(found)
     if len(steps) < FEWEST:
-        yield writer.unseen(f"only {len(steps)} steps were recorded: {view.trace.cut}")
+        said = f"only {len(steps)} steps were recorded"
+        yield writer.unseen(f"{said}: {view.trace.cut}") if view.trace.cut else writer.skipped(f"{said}: no curve")
         return
     events = view.trace.ranks[0].steps
-    values = [found[step].mean for step in steps]
+    values = [found[step] for step in steps]
     norms = [events[step].get("norm_used") for step in steps]
     worst = 0.0
     for at in range(WINDOW, len(steps)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from dist_checks.judging.heard import UNHEARD, classes, heard, starts_trained
 from dist_checks.judging.losses import losses
 from dist_checks.judging.verdict import Blamed, Finding
 from dist_checks.judging.view import RungView
@@ -24,38 +25,61 @@ NOISE = 2.0
 def check(view: RungView) -> Iterator[Finding]:
     """Cross-entropy over V classes begins at ln(V)."""
     writer = view.writer("step_zero")
-    classes = view.recipe.get("classes")
+    chosen_from = classes(view)
     if view.rung.role is Role.OVERFIT:
         yield writer.skipped("the single tells")
         return
-    if not classes or int(classes) < 2:
-        yield writer.skipped("the recipe does not say how many classes its loss chooses from")
+    if not chosen_from or chosen_from < 2:
+        said = UNHEARD if view.own_loop else "the recipe does not say how many classes its loss chooses from"
+        yield writer.skipped(said)
         return
-    found = losses(view.own).get(0)
-    if found is None or not found.targets:
+    first, targets = _first(view)
+    if not targets:
         said = "the loss of the first step was not recorded"
         yield writer.unseen(f"{said}: {view.trace.cut}") if view.trace.cut else writer.skipped(said)
         return
-    even, noise = math.log(int(classes)), NOISE / math.sqrt(found.targets)
+    if view.own_loop and chosen_from == heard(view).get("rows"):
+        yield writer.skipped(f"{chosen_from} targets, each one of {chosen_from}: samples are told from each other")
+        return
+    even, noise = math.log(chosen_from), NOISE / math.sqrt(targets)
     lowest, highest = even - max(BELOW * even, noise), even + ABOVE + noise
-    said = f"the first loss is {found.mean:.4g}, ln({classes}) is {even:.4g}"
-    fields = {"step": 0, "observed": found.mean}
-    if not math.isfinite(found.mean):
+    said = f"the first loss is {first:.4g}, ln({chosen_from}) is {even:.4g}"
+    fields = {"step": 0, "observed": first}
+    if not math.isfinite(first):
         yield writer.failed(said, **fields, allowed=even, blames=Blamed.RECIPE, symptom="not_finite")
-    elif found.mean > highest:
+    elif first > highest:
         wide = ("inputs",) if _wide(view) else ()
         yield writer.failed(
             said, **fields, allowed=highest, blames=Blamed.RECIPE, symptom="first_loss_high", suspects=wide
         )
-    elif view.recipe.get("starts_trained"):
-        if found.mean < lowest:
-            yield writer.passed(f"{said}: it starts from trained weights, as the recipe says", **fields, allowed=lowest)
+    elif starts_trained(view):
+        if first < lowest:
+            yield writer.passed(
+                f"{said}: it starts from trained weights, as {_source(view)} says", **fields, allowed=lowest
+            )
         else:
             yield writer.failed(said, **fields, allowed=lowest, blames=Blamed.RECIPE, symptom="not_loaded")
-    elif found.mean < lowest:
+    elif first < lowest and starts_trained(view) is None:
+        yield writer.skipped(
+            f"{said}: the weights are trained ones, or labels leak into the inputs: command.starts_trained would tell",
+            **fields,
+        )
+    elif first < lowest:
         yield writer.failed(said, **fields, allowed=lowest, blames=Blamed.RECIPE, symptom="first_loss_low")
     else:
         yield writer.passed(said, **fields, allowed=highest)
+
+
+def _first(view: RungView) -> tuple[float, int]:
+    """(loss of the first step per target, number of targets)."""
+    if told := heard(view):
+        return float(told["loss_sum"]) / int(told["targets"]), int(told["targets"])
+    found = losses(view.own).get(0)
+    return (math.nan, 0) if found is None else (found.mean, found.targets)
+
+
+def _source(view: RungView) -> str:
+    return "command.starts_trained" if view.own_loop else "the recipe"
 
 
 def _wide(view: RungView) -> bool:

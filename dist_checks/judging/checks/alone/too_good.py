@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dist_checks.judging.losses import losses
+from dist_checks.judging.heard import curve, next_token, starts_trained
 from dist_checks.judging.verdict import Blamed, Finding
 from dist_checks.judging.view import RungView
 from dist_checks.rung import Role
@@ -23,15 +23,21 @@ def check(view: RungView) -> Iterator[Finding]:
         return
     train = next((split for split in view.observed("split") if split["split"] == "train"), {})
     bigram = train.get("bigram")
-    if not view.recipe.get("next_token") or not bigram:
-        yield writer.skipped("only of text is it known how good is too good: the recipe predicts no next token")
+    if (trained := starts_trained(view)) is not False:
+        said = "its weights have read" if trained else "nobody knows whether its weights have read"
+        yield writer.skipped(f"{said} other text before" + ("" if trained else " (command.starts_trained)"))
+        return
+    if not next_token(view) or not bigram:
+        yield writer.skipped(
+            "only of text is it known how good is too good: nothing says that the next token is predicted"
+        )
         return
     bound = SHARE * float(bigram)
-    found = losses(view.own)
+    found = curve(view)
     events = view.trace.ranks[0].steps if view.trace.ranks else {}
-    unread = {f"training loss at step {s}": loss.mean for s, loss in found.items() if events[s].get("epoch", 0) == 0}
+    unread = {f"training loss at step {s}": loss for s, loss in found.items() if events[s].get("epoch", 0) == 0}
     for seen in view.observed("validation"):
-        if seen["targets"]:
+        if seen["targets"] and not seen.get("heard"):  # that may be of any samples
             unread[f"validation loss before step {seen['step']}"] = seen["loss_sum"] / seen["targets"]
     if not unread:
         yield writer.unseen("no loss of samples that were not read before was recorded")

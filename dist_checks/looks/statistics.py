@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from dist_checks.looks.samples import Samples
 from dist_checks.recipes.base import IGNORE, Batch, Recipe
 
 MOST = 4096
@@ -21,7 +22,7 @@ COMMON = 64
 """Labels whose counts are written down."""
 
 
-def split(recipe: Recipe, name: str, ids: Sequence[int]) -> dict[str, Any]:
+def split(recipe: Recipe | Samples, name: str, ids: Sequence[int], chunk: int = CHUNK) -> dict[str, Any]:
     """Of the samples ``ids``: ``{split, ids, inputs, targets}`` (a hash of each), ``lengths`` (of what is no padding),
     ``counts`` (targets), ``labels`` (the most frequent), ``smallest, largest, classes_seen``, ``again`` (samples that
     are others when they are collated a second time) and entropies in nats."""
@@ -36,8 +37,8 @@ def split(recipe: Recipe, name: str, ids: Sequence[int]) -> dict[str, Any]:
     marks = Counter[str]()
     begins, ends = Counter[int](), Counter[int]()
     sums, leaks = _Moments(), _Leaks()
-    for start in range(0, len(chosen), CHUNK):
-        mine = chosen[start : start + CHUNK]
+    for start in range(0, len(chosen), chunk):
+        mine = chosen[start : start + chunk]
         batch, second = recipe.collate(mine), recipe.collate(mine)
         for row, id in enumerate(mine):
             x, y = batch.inputs[row], batch.targets[row]
@@ -88,7 +89,7 @@ def split(recipe: Recipe, name: str, ids: Sequence[int]) -> dict[str, Any]:
     }
 
 
-def _mark(marks: Counter[str], batch: Batch, recipe: Recipe) -> None:
+def _mark(marks: Counter[str], batch: Batch, recipe: Recipe | Samples) -> None:
     """Targets at inputs that are padding with nothing after them, and, where targets are tokens, those that are the id
     of padding: a tag may have the same number."""
     pad = recipe.pad
@@ -190,3 +191,21 @@ class _Moments:
         mean = self.sum / self.count
         spread = math.sqrt(max(0.0, self.squares / self.count - mean * mean))
         return {"mean": mean, "std": spread, "constant": float((~self.varies).double().mean())}
+
+
+def floor(batch: Batch, *, causal: bool = True) -> float:
+    """The loss per target, in nats, that no model can be below: where what a model sees of two samples is the same and
+    the targets differ. It sees the tokens up to the target where it is ``causal``, else the whole sample."""
+    seen: dict[Hashable, Counter[int]] = {}
+    if batch.targets.shape == batch.inputs.shape and not batch.inputs.is_floating_point():
+        for tokens, targets in zip(batch.inputs.tolist(), batch.targets.tolist(), strict=True):
+            for at, target in enumerate(targets):
+                if target != IGNORE:
+                    read = tuple(tokens[: at + 1]) if causal else (at, *tokens)
+                    seen.setdefault(read, Counter())[target] += 1
+    elif batch.targets.ndim == 1:
+        for row, target in zip(batch.inputs.flatten(1).tolist(), batch.targets.tolist(), strict=True):
+            if target != IGNORE:
+                seen.setdefault(tuple(row), Counter())[target] += 1
+    total = sum(counts.total() for counts in seen.values())
+    return sum(entropy(counts.values()) * counts.total() for counts in seen.values()) / total if total else 0.0

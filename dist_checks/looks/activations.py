@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dist_checks.recipes.base import Batch, Recipe
-from dist_checks.worker.alone.outputs import quietly
+from dist_checks.looks.outputs import quietly
 
 RECTIFIERS = ("relu", "relu_", "gelu", "silu", "threshold", "leaky_relu", "elu", "hardtanh", "mish")
 BOUNDED = {"tanh": 1.0, "sigmoid": 1.0, "tanh_": 1.0, "sigmoid_": 1.0}
@@ -20,10 +19,11 @@ NEXT_TO_NOTHING = 1e-8
 """A GELU or SiLU is never quite zero."""
 
 
-def activations(model: nn.Module, recipe: Recipe, batch: Batch) -> dict[str, Any]:
-    """``{functions: [{module, function, zeros, dead, saturated, largest, std}]}``: shares of all elements, but for
-    ``dead``, which is of units (of the last dimension) that are zero for every token; by dispatch, so that a call of
-    torch.nn.functional is seen as well as a module. ``{missing: true}`` without activation functions."""
+def activations(model: nn.Module, run: Callable[[], object]) -> dict[str, Any]:
+    """While ``run`` calls the model: ``{functions: [{module, function, zeros, dead, saturated, largest, std}]}``. These
+    are shares of all elements, but for ``dead``, which is of units (of the last dimension) that are zero for every
+    token. By dispatch, so that a call of torch.nn.functional is seen as well as a module. ``{missing: true}`` without
+    activation functions."""
     stack: list[str] = []
     handles = []
     for name, module in model.named_modules():
@@ -32,7 +32,7 @@ def activations(model: nn.Module, recipe: Recipe, batch: Batch) -> dict[str, Any
     mode = _Mode(stack)
     try:
         with quietly(model), mode:
-            model(batch.inputs)
+            run()
     finally:
         for handle in handles:
             handle.remove()

@@ -7,21 +7,25 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dist_checks.looks.outputs import positions, quietly, with_positions
 from dist_checks.recipes.base import IGNORE, Batch, Recipe
-from dist_checks.worker.alone.outputs import positions, quietly, with_positions
 
 BATCH = 4
 """Samples."""
 
 
-def causal(model: nn.Module, recipe: Recipe, batch: Batch) -> dict[str, Any] | None:
+def causal(model: nn.Module, recipe: Recipe | None, batch: Batch) -> dict[str, Any] | None:
     """``{at, earlier, later, back}``: all tokens after position ``at`` are changed; the largest change of an output up
     to there, that of any output after; and that of the output at ``at`` when only tokens before it are changed. None
-    where outputs are not one for each token."""
+    where outputs are not one for each token. Outputs without a target may see what they like: padding, and a prompt
+    that is read in both directions."""
     inputs = batch.inputs
     if inputs.ndim != 2 or inputs.is_floating_point():
         return None
-    at = max(1, int(batch.counts.min()) // 2)
+    real = batch.targets != IGNORE
+    if real.shape != inputs.shape or not bool(real.any()):
+        return None
+    at = min(max(1, int(real.nonzero()[:, 1].median())), inputs.shape[1] - 2)
     with quietly(model):
         right = positions(model(inputs), batch)
         if right is None or inputs.shape[1] < 3:
@@ -35,9 +39,9 @@ def causal(model: nn.Module, recipe: Recipe, batch: Batch) -> dict[str, Any] | N
     difference = (changed - right).abs()
     return {
         "at": at,
-        "earlier": _largest(difference[:, : at + 1]),
-        "later": _largest(difference[:, at + 1 :]),
-        "back": _largest((back - right)[:, at].abs()),
+        "earlier": _largest(difference[:, : at + 1][real[:, : at + 1]]),
+        "later": _largest(difference[:, at + 1 :][real[:, at + 1 :]]),
+        "back": _largest((back - right)[:, at][real[:, at]].abs()),
     }
 
 
