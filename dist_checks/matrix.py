@@ -6,7 +6,7 @@ import datetime
 import json
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
@@ -19,7 +19,7 @@ from pydantic_core import ErrorDetails
 from dist_checks.axes import SPEC, Axis, Setting, Value
 from dist_checks.command import Command, mistakes
 from dist_checks.custom import Custom, unknown, unusable
-from dist_checks.rung_zero import LEARN_STEPS, OVERFIT_SAMPLES, Expect, Single
+from dist_checks.rung_zero import LEARN_STEPS, OVERFIT_SAMPLES, Expect, Single, of_script
 from dist_checks.site import Ray, Slurm
 
 PRESETS = Path(__file__).with_name("presets")
@@ -347,21 +347,7 @@ def _rules_of_command(matrix: Matrix) -> list[str]:
     problems = [f"{key}: it says nothing to a script: leave it out, or leave out [command]" for key, on in others if on]
     options = [*matrix.options, *(key for table in matrix.custom.values() for key in table.options)]
     problems += mistakes(matrix.command, matrix.axes, dict.fromkeys(options))
-    return problems or list(_rules_of_zero(matrix.command, matrix))
-
-
-def _rules_of_zero(command: Command, matrix: Matrix) -> Iterator[str]:
-    """Rung zero of a script."""
-    single = matrix.single
-    if single.overfit not in (None, 0, 1):
-        yield f"single.overfit: a script memorises its own first batch: expected 1, or 0 for none, not {single.overfit}"
-    asked = [f"single.{name}" for name in ("learn", "overfit") if getattr(single, name)]
-    asked += ["expect"] * (matrix.expect != Expect())
-    if asked and not command.can_be_alone:
-        yield (
-            f"{asked[0]}: expected a script that is told by {{steps}} how long to train, and is seen by its probe or "
-            f"by hooks: command.argv is {command.argv!r}, command.see {command.see!r}"
-        )
+    return problems or list(of_script(matrix.command, matrix.single, matrix.expect))
 
 
 def _rules_of_ladder(matrix: Matrix) -> list[str]:

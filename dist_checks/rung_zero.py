@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Annotated
 
 from annotated_types import Ge, Gt
 from pydantic import ConfigDict
+
+from dist_checks.command import Command
 
 _STRICT = ConfigDict(extra="forbid", strict=True)
 
@@ -41,3 +44,16 @@ class Expect:
 
 
 LEARN_STEPS, OVERFIT_SAMPLES = 120, 8
+
+
+def of_script(command: Command, single: Single, expect: Expect) -> Iterator[str]:
+    """What is wrong with it for a script, a line for each key."""
+    if single.overfit not in (None, 0, 1):
+        yield f"single.overfit: a script memorises its own first batch: expected 1, or 0 for none, not {single.overfit}"
+    asked = [f"single.{name}" for name in ("learn", "overfit") if getattr(single, name)]
+    asked += ["expect"] * (expect != Expect())
+    if asked and not command.can_be_alone:
+        yield (
+            f"{asked[0]}: expected a script that is told by {{steps}} how long to train, and is seen by its probe or "
+            f"by hooks: command.argv is {command.argv!r}, command.see {command.see!r}"
+        )
