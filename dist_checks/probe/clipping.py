@@ -1,4 +1,5 @@
-"""Overhears ``torch.nn.utils.clip_grad_norm_``, also where it was imported by name before."""
+"""Overhears ``torch.nn.utils.clip_grad_norm_``, also where it was imported by name before, and its two halves,
+``get_total_norm`` and ``clip_grads_with_norm_``, where they are looked up in ``torch.nn.utils``."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from typing import Any
 import torch.nn.utils.clip_grad as clip_grad
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from torch.nn import utils
 
 from dist_checks.probe.fsdp1 import is_wrapped
 
@@ -28,13 +30,15 @@ class Clipping:
         # Looked up at call time: whoever has imported clip_grad_norm_ by name comes by here as well.
         self._norm = clip_grad._get_total_norm
         self._clip = clip_grad._clip_grads_with_norm_
-        clip_grad._get_total_norm = self._wrapped_norm()
-        clip_grad._clip_grads_with_norm_ = self._wrapped_clip()
+        self._public = utils.get_total_norm, utils.clip_grads_with_norm_
+        clip_grad._get_total_norm = utils.get_total_norm = self._wrapped_norm()
+        clip_grad._clip_grads_with_norm_ = utils.clip_grads_with_norm_ = self._wrapped_clip()
         if is_wrapped(model):
             model.__dict__["clip_grad_norm_"] = self._wrapped_method()
 
     def stop(self) -> None:
         clip_grad._get_total_norm, clip_grad._clip_grads_with_norm_ = self._norm, self._clip
+        utils.get_total_norm, utils.clip_grads_with_norm_ = self._public
         self._model.__dict__.pop("clip_grad_norm_", None)
 
     def _wrapped_norm(self) -> Any:

@@ -30,7 +30,7 @@ from dist_checks.probe.clipping import Clipping, whole
 from dist_checks.probe.engine import Engine
 from dist_checks.probe.extents import Unreadable
 from dist_checks.probe.holding import Holding, holding_of
-from dist_checks.probe.names import plain_names
+from dist_checks.probe.names import STAGE, plain_names
 from dist_checks.probe.placed import PlacedHolding, Sharded, declared
 from dist_checks.probe.probe import FOLDER, Probe
 from dist_checks.probe.record import Record
@@ -177,6 +177,8 @@ def blocks_of(model: nn.Module) -> dict[str, nn.Module]:
         if not isinstance(module, nn.ModuleList | nn.ModuleDict) or len({type(child) for _, child in children}) != 1:
             continue
         size = sum(parameter.numel() for parameter in module.parameters())
+        if any(child.startswith(STAGE) for child, _ in children):  # of a pipeline: not in the order in which they run
+            continue
         if len(children) > 1 and size > most:
             names = plain_names(f"{name}.{child}" for child, _ in children)
             found, most = dict(zip(names.values(), (child for _, child in children), strict=True)), size
@@ -258,7 +260,9 @@ class OwnLoop(Recorder):
 
     def next_batch(self, batch: object) -> None:
         """Where a framework says which batch it trains with next, and calls the model as it likes."""
-        self._announced = True
+        if not self._announced:
+            # Whole, also where a stage of a pipeline or a part of the tokens is all that the model here sees.
+            self._announced, self._hashes = True, not self._source
         self._see_batch(batch)
 
     def _before_forward(self, module: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any] | None:

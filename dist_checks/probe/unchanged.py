@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
@@ -33,6 +34,7 @@ class _Watch:
         self._probe: own.OwnLoop | None = None
         self._stepping: list[Optimizer] = []
         self._stepped: set[int] = set()
+        self._share = 1.0
         self._numbers = itertools.count()
         self._init, self._call = Optimizer.__init__, nn.Module.__call__
         self._backward, self._scale = torch.autograd.backward, torch.amp.GradScaler.scale
@@ -68,6 +70,7 @@ class _Watch:
         held = {id(parameter) for parameter in module.parameters()}
         made = [self.optimizers[number] for number in sorted(self.optimizers)]
         found = [optimizer for optimizer in made if _parameters(optimizer) and _parameters(optimizer) <= held]
+        found = [optimizer for optimizer in found if not _gathers(optimizer, found)]
         if found:
             self._attach(module, found)
 
@@ -77,6 +80,7 @@ class _Watch:
         if isinstance(probe, own.OwnLoop):
             engine = hasattr(module, "is_gradient_accumulation_boundary")
             self._probe, self._stepping = probe, [] if engine else optimizers  # an engine's step is more than theirs
+            self._share = _share(module)
             probe.after_engine = self._end_step
 
     def _saw_loss(self, tensors: Any) -> None:
@@ -97,11 +101,27 @@ class _Watch:
         loss = None if self.scaled else self.loss  # by what it was scaled is not known here
         self._stepped.clear()
         self.loss = None
-        self._probe.step_seen(loss)
+        self._probe.step_seen(None if loss is None else loss * self._share)
 
 
 def _parameters(optimizer: Optimizer) -> set[int]:
     return {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+
+
+def _share(module: nn.Module) -> float:
+    """How much more the loss of a rank counts than in a mean over ranks: 1, unless FSDP2 was told what to divide by, as
+    by torchtitan, whose ranks divide by the targets of all of them and add up."""
+    for each in module.modules():
+        for group in each._get_fsdp_state()._fsdp_param_groups if isinstance(each, FSDPModule) else ():
+            if group.gradient_divide_factor:
+                return float(group.mesh_info.mesh.size()) / group.gradient_divide_factor
+    return 1.0
+
+
+def _gathers(optimizer: Optimizer, found: list[Optimizer]) -> bool:
+    """Whether it has others in a list, which it steps, as torchtitan's does: those are enough."""
+    inner = [each for value in vars(optimizer).values() if isinstance(value, list | tuple) for each in value]
+    return any(each is other for each in inner for other in found)
 
 
 def watch_optimizers() -> None:

@@ -66,6 +66,27 @@ def test_hooks_see_a_mistake(name: str, job: Job) -> None:
     assert [" x ".join(broken["axes"]) for broken in outcome.report["broken"]] == [mistake.blamed]
 
 
+ADAMW = "optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.1)"
+AROUND_IT = """class All(torch.optim.Optimizer):
+        def __init__(self, *inner):
+            self.inner = inner
+            super().__init__([p for each in inner for group in each.param_groups for p in group["params"]], {"lr": 0.0})
+
+        def step(self):
+            for each in self.inner:
+                each.step()
+
+    optimizer = All(torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.1))"""
+
+
+@pytest.mark.usefixtures("without_probe")
+def test_an_optimizer_around_others_is_not_counted_besides_them(job: Job) -> None:
+    """As torchtitan's OptimizersContainer."""
+    around = (ADAMW, AROUND_IT)
+    outcome = job("nanogpt_ddp.py", "", {"dp_replicate": 2}, changes=[around], command={"see": "hooks"})
+    assert outcome.report["status"] == "pass", outcome.report["sentence"]
+
+
 @pytest.mark.usefixtures("without_probe")
 def test_a_log_and_a_checkpoint(job: Job) -> None:
     outcome = job("nanogpt_ddp.py", "--save {out}/ckpt.pt --accum {accum}", AXES["nanogpt_ddp.py"], command=LOG)
