@@ -38,6 +38,8 @@ class Planted:
     step: int | None
     hosts: int
     needs: tuple[str, ...]
+    leads_to: Mapping[str, str] = field(default_factory=dict)
+    """Symptoms in the table of triage, each with the suspect that must come first."""
     missing: tuple[str, ...] = field(default=())
     """Of what it needs, what this machine does not have, in words."""
 
@@ -49,6 +51,7 @@ class Planted:
             hosts=int(data["hosts"]),
             sets=tuple(tuple(sorted(each)) for each in data["axes"]),
             needs=tuple(data["needs"]),
+            leads_to=dict(data["leads_to"]),
             missing=tuple(data["missing"]),
         )
 

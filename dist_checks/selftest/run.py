@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dist_checks.axes import Axis, Setting
+from dist_checks.judging.triage import SYMPTOMS
 from dist_checks.launching import PRELOAD, PRELOAD_DEEPSPEED, slots_of_cores
 from dist_checks.matrix import ConfigError
 from dist_checks.selftest import catalogue, innocents, ladder, secrecy
@@ -42,6 +43,8 @@ class Row:
     sentence: str = ""
     skipped: str = ""
     """Why it could not be planted here."""
+    unled: list[str] = field(default_factory=list)
+    """Symptoms that no finding names with the right suspect first."""
     told: list[str] = field(default_factory=list)
     """Files that say that a fault was planted: what is recognised is not detected."""
     seconds: float = 0.0
@@ -53,6 +56,7 @@ class Row:
         right = (
             self.caught
             and not self.told
+            and not self.unled
             and self.check == fault.check
             and right_step
             and self.blamed == fault.expected_blame
@@ -76,6 +80,8 @@ class Row:
             "sets": self.sets,
             "holds": self.holds,
             "skipped": self.skipped or None,
+            "symptoms": list(fault.leads_to),
+            "unled": self.unled,
             "told": self.told,
             "seconds": round(self.seconds, 1),
             "sentence": self.sentence,
@@ -257,9 +263,16 @@ def _plant(fault: Planted, launcher: SharingLauncher, out: Path) -> Row:
         sets=sets,
         step=at,
         sentence=report["sentence"],
+        unled=[each for each, suspect in fault.leads_to.items() if not leads(failing, each, suspect)],
         told=told,
         seconds=time.monotonic() - began,
     )
+
+
+def leads(failing: Iterable[Mapping[str, Any]], symptom: str, suspect: str) -> bool:
+    """Whether one of the findings names the symptom, and the suspect before all others."""
+    words = SYMPTOMS[symptom].suspects[suspect]
+    return any(f.get("symptom") == symptom and f["suspects"][0] == words for f in failing)
 
 
 def _harmless(setting: Setting, sets: list[set[str]]) -> bool:
@@ -274,6 +287,8 @@ def line(row: Row) -> str:
     if row.skipped:
         return f"{fault.id:<24} {expected:<44} SKIP {row.skipped}"
     seen = f"{row.check} {_step(row.step)}-> {' + '.join(row.blamed) or row.sentence}"
+    if row.unled:
+        seen += f"; not led to {', '.join(row.unled)}"
     if row.told:
         seen += f"; {row.told[0]} says that it was planted"
     return f"{fault.id:<24} {expected:<44} {'ok  ' if row.holds else 'NOT '} {seen}"

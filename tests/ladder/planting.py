@@ -14,7 +14,8 @@ def matrix(fault: Fault) -> dict[str, Any]:
     """What the fixture ``ladder`` takes besides the axes."""
     assert fault.planted_in is not None
     given = {key: value for key, value in fault.planted_in.items() if key != "axes"}
-    return {**given, "options": {**SMALL, **given.get("options", {})}}
+    small = SMALL if given.get("recipe", "gpt") in ("gpt", "moe") else {}
+    return {**given, "options": {**small, **given.get("options", {})}}
 
 
 def axes(fault: Fault) -> dict[str, Any]:

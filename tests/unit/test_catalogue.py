@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from dist_checks.axes import Axis
+from dist_checks.judging.triage import SYMPTOMS
 from dist_checks.matrix import parse
 from dist_checks.selftest import catalogue, run, secrecy, sentence
 from dist_checks.selftest.catalogue import Planted
@@ -65,6 +66,14 @@ MEASURED = (
 )
 """Wrong numbers that torch 2.13, gloo and DeepSpeed 0.19 compute without an error."""
 
+NOT_PLANTED = {
+    "not_loaded": "no built-in recipe loads weights: tests/ladder/loaded_recipe.py does",
+    "prompt_counts": "no built-in recipe has prompts: tests/unit/test_data_of_a_recipe.py has one",
+    "special_tokens": "no built-in recipe has one token that begins each sample: tests/unit/test_data_of_a_recipe.py",
+    "mixture": "no built-in recipe has several sources: tests/unit/test_data_of_a_recipe.py has one",
+}
+"""Symptoms in the table of triage that no fault of the catalogue leads to, each with the reason."""
+
 
 @pytest.fixture(scope="module")
 def planted(tmp_path_factory: pytest.TempPathFactory) -> list[Planted]:
@@ -87,6 +96,17 @@ def test_every_report_has_a_fault_that_names_it(planted: list[Planted]) -> None:
     for fault in planted:
         if report := report_of(fault.id):
             assert KNOWN[report] in fault.source, fault.id
+
+
+def test_every_symptom_is_one_that_a_planted_fault_leads_to(planted: list[Planted]) -> None:
+    from dist_checks.worker.faults import FAULTS, MODELS
+
+    reached = {symptom for fault in (*FAULTS, *MODELS) for symptom in fault.leads_to}
+    assert reached | set(NOT_PLANTED) == set(SYMPTOMS)
+    assert not reached & set(NOT_PLANTED), "these are planted after all"
+    for fault in planted:
+        for symptom, suspect in fault.leads_to.items():
+            assert suspect in SYMPTOMS[symptom].suspects, fault.id
 
 
 def test_what_torch_and_deepspeed_compute_wrongly_is_planted_too(planted: list[Planted]) -> None:

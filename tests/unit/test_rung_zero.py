@@ -186,7 +186,7 @@ def curve(start: float, end: float, steps: int = 100) -> list[float]:
         (curve(5.5, 2.0), None),
         ([math.log(256)] * 100, "loss_stuck"),
         ([math.log(256)] * 10 + [2.31] * 90, "loss_at_frequencies"),
-        (curve(5.5, 5.1), "loss_at_frequencies"),
+        (curve(5.5, 5.1), "loss_slow"),  # it has stopped, and far from where frequencies would have led
         ([5.5 - 0.004 * at for at in range(100)], "loss_slow"),
         (curve(5.5, 9.0), "loss_rises"),
         ([5.5] * 60 + [math.nan] * 40, "loss_rises"),

@@ -11,11 +11,12 @@ import pytest
 
 from dist_checks import session
 from dist_checks.axes import Axis, Setting
+from dist_checks.judging.triage import SYMPTOMS
 from dist_checks.matrix import ConfigError, parse
 from dist_checks.rung import Role, Rung
 from dist_checks.selftest import catalogue, healthy, ladder, mutants
 from dist_checks.selftest.catalogue import Planted
-from dist_checks.selftest.run import Row, SelfTest, line, sentence
+from dist_checks.selftest.run import Row, SelfTest, leads, line, sentence
 from dist_checks.selftest.sharing import SharingLauncher
 from launch.base import Exit, Job, State
 
@@ -62,8 +63,9 @@ def test_a_fault_without_a_ladder_gets_the_smallest_one() -> None:
         {"step": 1},
         {"blamed": ["accum"]},
         {"sets": [["accum"], ["dp_replicate"]]},  # each alone, where they break only together
+        {"unled": ["loss_stuck"]},
     ],
-    ids=["not caught", "check", "step", "blame", "sets"],
+    ids=["not caught", "check", "step", "blame", "sets", "symptom"],
 )
 def test_a_row_holds_only_if_all_of_it_does(wrong: dict[str, Any]) -> None:
     assert SEEN.holds
@@ -72,6 +74,14 @@ def test_a_row_holds_only_if_all_of_it_does(wrong: dict[str, Any]) -> None:
     assert "NOT" in line(row)
     test = SelfTest(rows=(SEEN, row), clean_runs=3, false_alarms=(), seconds=1.0)
     assert sentence(test).startswith("FAIL 1 of 2 faults caught")
+
+
+def test_a_symptom_counts_with_its_suspect_first() -> None:
+    row = SYMPTOMS["loss_rises"]
+    found = [{"symptom": row.name, "suspects": list(row.ordered(["sign"]))}, {"check": "samples"}]
+    assert leads(found, "loss_rises", "sign")
+    assert not leads(found, "loss_rises", "rate")
+    assert not leads(found, "loss_stuck", "rate")
 
 
 def test_what_is_skipped_is_said_in_the_last_line() -> None:

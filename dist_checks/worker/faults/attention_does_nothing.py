@@ -22,6 +22,7 @@ FAULT = Fault(
     source="a mask that closes everything, with zeros for NaN",
     axes=(),
     check="causal",
+    leads_to={"inputs_ignored": "attention"},
     blamed="recipe",
     plant=plant,
     planted_in={"axes": {}, "single": {"learn": 2, "overfit": 0}},

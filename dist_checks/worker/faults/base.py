@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from dist_checks.axes import Axis
@@ -24,6 +24,9 @@ class Fault:
     """The check that must see it first; of a race, the one that tells it from other failures."""
     plant: Callable[[Rung], None]
     """On every rank, before anything is built. Patches every rung: where the axes are off, the bug does nothing."""
+    leads_to: Mapping[str, str] = field(default_factory=dict)
+    """Rows of ``judging/triage.toml`` that its findings name, that of ``check`` among them, each with the suspect that
+    must come first."""
     blamed: str = "axis"
     """What the verdict must blame: axis, host, launcher, race or recipe."""
     planted_in: Mapping[str, Any] | None = None
@@ -44,6 +47,7 @@ class Fault:
             "source": self.source,
             "axes": [[axis.value for axis in each] for each in self.axes],
             "check": self.check,
+            "leads_to": dict(self.leads_to),
             "blamed": self.blamed,
             "planted_in": self.planted_in,
             "step": self.step,

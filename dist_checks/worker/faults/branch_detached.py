@@ -24,6 +24,7 @@ FAULT = Fault(
     source="a .detach() or no_grad() left over from debugging",
     axes=(),
     check="grads_reach",
+    leads_to={"gradient_missing": "detached"},
     blamed="recipe",
     plant=plant,
     planted_in={"axes": {}, "single": {"learn": 0, "overfit": 0}},

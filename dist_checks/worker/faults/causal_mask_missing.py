@@ -23,7 +23,13 @@ FAULT = Fault(
     source="is_causal left out when a hand-written attention was replaced by a fused one",
     axes=(),
     check="causal",
+    leads_to={"future_seen": "mask", "too_good": "mask"},
     blamed="recipe",
     plant=plant,
-    planted_in={"axes": {}, "single": {"learn": 2, "overfit": 0}},
+    planted_in={
+        "axes": {},
+        "single": {"learn": 160, "overfit": 0},
+        "train": {"learning_rate": 6e-3},
+        "options": {"layers": 1, "width": 32},
+    },
 )

@@ -31,6 +31,7 @@ FAULT = Fault(
     source="a table of class names with one of them twice",
     axes=(),
     check="classes",
+    leads_to={"class_never_right": "mapped"},
     blamed="recipe",
     plant=plant,
     planted_in={"axes": {}, "recipe": "mlp", "single": {"learn": 80, "overfit": 0}},

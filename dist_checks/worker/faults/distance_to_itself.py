@@ -26,6 +26,7 @@ FAULT = Fault(
     source="the derivative of a square root at zero, times zero",
     axes=(),
     check="non_finite",
+    leads_to={"not_finite": "zero"},
     blamed="recipe",
     plant=plant,
     planted_in={"axes": {}, "single": {"learn": 0, "overfit": 0}},

@@ -23,6 +23,7 @@ FAULT = Fault(
     source="packing without a block-diagonal mask",
     axes=(),
     check="documents",
+    leads_to={"documents_mixed": "mask"},
     blamed="recipe",
     plant=plant,
     planted_in={"recipe": "packed", "axes": {}, "single": {"learn": 2, "overfit": 0}, "options": {"samples": 62}},

@@ -24,6 +24,7 @@ FAULT = Fault(
     source="saturated activations on the residual path",
     axes=(),
     check="gradient_flow",
+    leads_to={"gradient_vanishes": "residual"},
     blamed="recipe",
     plant=plant,
     planted_in={"axes": {}, "single": {"learn": 0, "overfit": 0}},

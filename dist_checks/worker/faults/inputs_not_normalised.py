@@ -26,6 +26,7 @@ FAULT = Fault(
     source="a transform that was left out for one data set",
     axes=(),
     check="data_inputs",
+    leads_to={"inputs_wide": "scale"},
     blamed="recipe",
     plant=plant,
     planted_in={"axes": {}, "recipe": "mlp", "single": {"learn": 2, "overfit": 0}},

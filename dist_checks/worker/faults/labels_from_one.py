@@ -32,6 +32,7 @@ FAULT = Fault(
     source="labels of a table that counts from 1",
     axes=(),
     check="data_labels",
+    leads_to={"labels_wrong": "off_by_one"},
     blamed="recipe",
     plant=plant,
     planted_in={"axes": {}, "recipe": "mlp", "single": {"learn": 2, "overfit": 0}},

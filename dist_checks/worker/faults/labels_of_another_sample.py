@@ -26,6 +26,7 @@ FAULT = Fault(
     source="two files that are read in different orders",
     axes=(),
     check="alignment",
+    leads_to={"alignment": "none"},
     blamed="recipe",
     plant=plant,
     planted_in={"axes": {}, "single": {"learn": 2, "overfit": 0}},

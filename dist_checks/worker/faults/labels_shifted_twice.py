@@ -30,6 +30,7 @@ FAULT = Fault(
     source="labels that the data set has shifted already, in a model that shifts them again",
     axes=(),
     check="alignment",
+    leads_to={"alignment": "twice"},
     blamed="recipe",
     plant=plant,
     planted_in={"axes": {}, "single": {"learn": 2, "overfit": 0}},

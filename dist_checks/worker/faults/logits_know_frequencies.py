@@ -27,6 +27,7 @@ FAULT = Fault(
     source="a checkpoint in the cache that from_pretrained found",
     axes=(),
     check="step_zero",
+    leads_to={"first_loss_low": "leak"},
     blamed="recipe",
     plant=plant,
     planted_in={"axes": {}, "single": {"learn": 0, "overfit": 0}},

@@ -24,6 +24,7 @@ FAULT = Fault(
     source="a temperature that was divided by twice, or a head without its scale",
     axes=(),
     check="step_zero",
+    leads_to={"first_loss_high": "scale"},
     blamed="recipe",
     plant=plant,
     planted_in={"axes": {}, "options": {"width": 32}, "single": {"learn": 0, "overfit": 0}},

@@ -22,6 +22,7 @@ FAULT = Fault(
     source="reduction='sum'",
     axes=(),
     check="clipping",
+    leads_to={"clipped_always": "limit"},
     blamed="recipe",
     plant=plant,
     planted_in={"axes": {}, "single": {"learn": 120, "overfit": 0}},

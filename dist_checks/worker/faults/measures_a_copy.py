@@ -30,6 +30,7 @@ FAULT = Fault(
     source="an evaluator that was given the model before it was wrapped and copied to the device",
     axes=(),
     check="useful",
+    leads_to={"useless": "other"},
     blamed="recipe",
     plant=plant,
     planted_in={"axes": {}, "recipe": "mlp", "single": {"learn": 80, "overfit": 0}},

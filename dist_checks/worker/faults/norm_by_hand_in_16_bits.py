@@ -27,6 +27,7 @@ FAULT = Fault(
     source="x.to(dtype) in front of a norm that is not on the list of autocast",
     axes=((Axis.PRECISION,),),
     check="fp32_islands",
+    leads_to={"narrow_islands": "manual"},
     plant=plant,
     planted_in={"axes": {"precision": ["bf16"], "accum": [2]}, "combine": {"mode": "singles"}},
 )

@@ -29,6 +29,7 @@ FAULT = Fault(
     source="1e-6 against 1e-5 between implementations of the same model",
     axes=(),
     check="models",
+    leads_to={"not_like_reference": "epsilon"},
     blamed="recipe",
     plant=plant,
 )

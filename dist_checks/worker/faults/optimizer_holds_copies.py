@@ -24,6 +24,7 @@ FAULT = Fault(
     source="huggingface/accelerate#3256, #2665",
     axes=(),
     check="optimizer_covers",
+    leads_to={"optimizer_wrong": "stale"},
     blamed="recipe",
     plant=plant,
     planted_in={"axes": {}, "single": {"learn": 0, "overfit": 0}},

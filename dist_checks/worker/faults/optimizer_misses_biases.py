@@ -24,6 +24,7 @@ FAULT = Fault(
     source="parameter groups by name, of which the last one was forgotten",
     axes=(),
     check="optimizer_covers",
+    leads_to={"optimizer_wrong": "missing"},
     blamed="recipe",
     plant=plant,
     planted_in={"axes": {}, "single": {"learn": 0, "overfit": 0}},

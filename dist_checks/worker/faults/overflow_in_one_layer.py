@@ -25,6 +25,7 @@ FAULT = Fault(
     source="activations above 65504",
     axes=((Axis.PRECISION,),),
     check="non_finite",
+    leads_to={"not_finite": "overflow"},
     plant=plant,
     planted_in={"axes": {"precision": ["fp16"], "accum": [2]}, "combine": {"mode": "singles"}},
 )

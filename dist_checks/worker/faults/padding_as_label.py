@@ -28,6 +28,7 @@ FAULT = Fault(
     source="labels = input_ids.clone() of a padded batch",
     axes=(),
     check="data_padding",
+    leads_to={"padding_counts": "pad"},
     blamed="recipe",
     plant=plant,
     planted_in={"axes": {}, "single": {"learn": 2, "overfit": 0}},

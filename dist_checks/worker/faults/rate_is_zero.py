@@ -21,6 +21,7 @@ FAULT = Fault(
     source="a warm-up counted in epochs where steps were meant",
     axes=(),
     check="loss_falls",
+    leads_to={"updates_small": "rate", "loss_stuck": "rate"},
     blamed="recipe",
     plant=plant,
     planted_in={"axes": {}, "single": {"learn": 120, "overfit": 0}},

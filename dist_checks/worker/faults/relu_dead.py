@@ -23,6 +23,7 @@ FAULT = Fault(
     source="a step that was too large, or a bias initialised to a negative number",
     axes=(),
     check="activations",
+    leads_to={"dead": "bias"},
     blamed="recipe",
     plant=plant,
     planted_in={"axes": {}, "single": {"learn": 2, "overfit": 0}},

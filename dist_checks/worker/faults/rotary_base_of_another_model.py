@@ -25,6 +25,7 @@ FAULT = Fault(
     source="rope_theta left at its default when weights of a longer context are loaded",
     axes=(),
     check="models",
+    leads_to={"not_like_reference": "rotary"},
     blamed="recipe",
     plant=plant,
 )

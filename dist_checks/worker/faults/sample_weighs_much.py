@@ -34,6 +34,7 @@ FAULT = Fault(
     source="a weight of each sample that was read from the wrong column",
     axes=(),
     check="spikes",
+    leads_to={"spike": "sample"},
     blamed="recipe",
     plant=plant,
     planted_in={"axes": {}, "options": {"samples": 560}, "single": {"learn": 80, "overfit": 0}},

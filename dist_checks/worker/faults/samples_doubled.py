@@ -25,6 +25,7 @@ FAULT = Fault(
     source="a data set that was joined with itself",
     axes=(),
     check="data_duplicates",
+    leads_to={"duplicates": "copied"},
     blamed="recipe",
     plant=plant,
     planted_in={"axes": {}, "single": {"learn": 2, "overfit": 0}},

@@ -29,6 +29,7 @@ FAULT = Fault(
     source="an ignore index put on answers and prompts both",
     axes=(),
     check="data_duplicates",
+    leads_to={"empty_samples": "filter"},
     blamed="recipe",
     plant=plant,
     planted_in={"axes": {}, "single": {"learn": 2, "overfit": 0}},

@@ -28,6 +28,7 @@ FAULT = Fault(
     source="a data set whose labels are a copy of input_ids, with a loss that does not shift them",
     axes=(),
     check="alignment",
+    leads_to={"alignment": "unshifted"},
     blamed="recipe",
     plant=plant,
     planted_in={"axes": {}, "single": {"learn": 2, "overfit": 0}},

@@ -31,6 +31,7 @@ FAULT = Fault(
     source="a transform that is shared by both data sets",
     axes=(),
     check="data_validation",
+    leads_to={"random_validation": "augmentation"},
     blamed="recipe",
     plant=plant,
     planted_in={"axes": {}, "single": {"learn": 2, "overfit": 0}},

@@ -25,6 +25,7 @@ FAULT = Fault(
     source="a split by position after shuffling twice",
     axes=(),
     check="data_validation",
+    leads_to={"overlap": "split"},
     blamed="recipe",
     plant=plant,
     planted_in={"axes": {}, "single": {"learn": 2, "overfit": 0}},

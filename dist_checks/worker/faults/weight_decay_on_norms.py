@@ -24,6 +24,7 @@ FAULT = Fault(
     source="AdamW(model.parameters(), weight_decay=0.1)",
     axes=(),
     check="weight_decay_groups",
+    leads_to={"decayed_norms": "groups"},
     blamed="recipe",
     plant=plant,
     planted_in={"axes": {}, "single": {"learn": 0, "overfit": 0}},

@@ -6,9 +6,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from dist_checks.judging.losses import losses
 from dist_checks.judging.verdict import Blamed, Finding
 from dist_checks.judging.view import RungView
 from dist_checks.rung import Role
+from dist_checks.trace import Kind
 
 FEWEST = 50
 ALWAYS = 0.97
@@ -17,6 +19,8 @@ FAR = 3.0
 """Times the limit: a norm just above it is scaled by next to nothing."""
 GROWS = 10.0
 """Times: the last quarter of the norms against the second."""
+HEAVIER = 3.0
+"""Times: all weights together, from before the first step to the last."""
 
 
 def check(view: RungView) -> Iterator[Finding]:
@@ -37,7 +41,8 @@ def check(view: RungView) -> Iterator[Finding]:
         f"the gradient norm is {quarters[0]:.3g}, {quarters[1]:.3g}, {quarters[2]:.3g}, {quarters[3]:.3g} in quarters"
     )
     if growth > GROWS:
-        yield writer.failed(said, observed=growth, allowed=GROWS, blames=Blamed.RECIPE, symptom="norm_grows")
+        wrong = {"blames": Blamed.RECIPE, "symptom": "norm_grows", "suspects": _suspects(view)}
+        yield writer.failed(said, observed=growth, allowed=GROWS, **wrong)
         return
     if limit is None:
         yield writer.passed(f"{said}; there is no clipping", observed=growth, allowed=GROWS)
@@ -49,3 +54,14 @@ def check(view: RungView) -> Iterator[Finding]:
         yield writer.failed(more, observed=share, allowed=ALWAYS, blames=Blamed.RECIPE, symptom="clipped_always")
     else:
         yield writer.passed(more, observed=share, allowed=1.0)
+
+
+def _suspects(view: RungView) -> tuple[str, ...]:
+    """A loss that falls all the while is that of a training that is stable: then weights or the scale have grown."""
+    found = losses(view.own)
+    means = [found[step].mean for step in sorted(found)]
+    weights = view.own.full(Kind.WEIGHT)
+    if len(means) < FEWEST or len(weights.steps) < 2 or not float(np.mean(means[-10:])) < means[0]:
+        return ()
+    before, after = (weights.sum_squares[weights.at(step)].sum() for step in (weights.steps[0], weights.steps[-1]))
+    return ("decay",) if after > HEAVIER**2 * before else ("scale",)

@@ -31,6 +31,7 @@ def check(view: RungView) -> Iterator[Finding]:
     chance = math.ceil(2 * len(held["ids"]) * (1 - len(known) / max(1, len(train["ids"]))))
     wrong = {"blames": Blamed.RECIPE}
     apart, longer = _apart(train, held), _longer(train, held)
+    labels = "too few labels to compare their shares" if apart is None else f"labels are {apart:.2f} apart"
     if held.get("again"):
         yield writer.failed(
             f"{len(held['again'])} of {len(held['ids'])} validation samples are others when they are read again",
@@ -48,28 +49,29 @@ def check(view: RungView) -> Iterator[Finding]:
             allowed=chance,
             symptom="overlap",
         )
-    elif apart > APART or longer > LONGER:
+    elif (apart is not None and apart > APART) or longer > LONGER:
+        far = longer if longer > LONGER else apart
         yield writer.failed(
-            f"labels of validation and training are {apart:.2f} apart, middle lengths differ {longer:.2g} times",
+            f"validation against training: {labels}, middle lengths differ {longer:.2g} times",
             **wrong,
-            observed=apart,
-            allowed=APART,
+            observed=far,
+            allowed=LONGER if longer > LONGER else APART,
             symptom="drifted",
         )
     else:
         yield writer.passed(
             f"{len(shared) or 'none'} of {len(held['ids'])} validation samples are among {len(train['ids'])} of "
-            f"training; labels are {apart:.2f} apart",
+            f"training; {labels}",
             observed=apart,
-            allowed=APART,
+            allowed=None if apart is None else APART,
         )
 
 
-def _apart(train: Mapping[str, Any], held: Mapping[str, Any]) -> float:
+def _apart(train: Mapping[str, Any], held: Mapping[str, Any]) -> float | None:
     counts = [{int(label): int(count) for label, count in each["labels"].items()} for each in (train, held)]
     totals = [sum(each.values()) for each in counts]
     if min(totals) < FEWEST:
-        return 0.0
+        return None
     labels = set(counts[0]) | set(counts[1])
     return 0.5 * sum(abs(counts[0].get(x, 0) / totals[0] - counts[1].get(x, 0) / totals[1]) for x in labels)
 

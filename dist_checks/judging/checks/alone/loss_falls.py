@@ -10,6 +10,7 @@ import numpy as np
 from dist_checks.judging.heard import classes as classes_of
 from dist_checks.judging.heard import curve, starts_trained
 from dist_checks.judging.reach import moved, reached
+from dist_checks.judging.slopes import wrong_way
 from dist_checks.judging.verdict import Blamed, Finding
 from dist_checks.judging.view import RungView
 from dist_checks.rung import Role
@@ -22,6 +23,9 @@ STUCK = 0.03
 
 SLOW = 0.98
 """A third of the steps that ends above so much of the one before has stopped falling."""
+
+NEAR = 0.25
+"""Part of the way from the first loss to the entropy of labels that may be left where a loss has stopped there."""
 
 HARDLY = 0.25
 """Part of the way from the first loss to the entropy of labels: large models need more steps than small ones."""
@@ -58,14 +62,21 @@ def check(view: RungView) -> Iterator[Finding]:
     fields = {"step": steps[-1], "observed": end}
     wrong = {"blames": Blamed.RECIPE}
     if not math.isfinite(end) or end > values[0] * 1.05 + 0.05:
-        yield writer.failed(said, **fields, **wrong, allowed=float(values[0]), symptom="loss_rises")
+        first = ("sign",) if wrong_way(view.own) else ()
+        yield writer.failed(said, **fields, **wrong, allowed=float(values[0]), symptom="loss_rises", suspects=first)
     elif abs(end - even) <= STUCK * even and unigram < (1 - STUCK) * even:
         yield writer.failed(
             said, **fields, **wrong, allowed=(1 - STUCK) * even, symptom="loss_stuck", suspects=_suspects(view)
         )
     elif end > unigram - 0.02 and last > SLOW * middle:
+        there = end < unigram + max(0.02, NEAR * (values[0] - unigram))
         yield writer.failed(
-            said, **fields, **wrong, allowed=unigram, symptom="loss_at_frequencies", suspects=_suspects(view)
+            said,
+            **fields,
+            **wrong,
+            allowed=unigram,
+            symptom="loss_at_frequencies" if there else "loss_slow",
+            suspects=_suspects(view) if there else (),
         )
     elif end > unigram and not _may_be_trained(view):
         if values[0] - end < HARDLY * (values[0] - unigram):

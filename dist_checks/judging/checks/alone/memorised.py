@@ -46,8 +46,8 @@ def check(view: RungView) -> Iterator[Finding]:
             observed=last,
             allowed=ABOVE * first,
             blames=Blamed.RECIPE,
-            symptom="memorised" if train < first else "loss_stuck",
-            suspects=("drift",) if train < first and not best < first else (),
+            symptom="memorised" if train * ABOVE < first else "loss_rises" if train > ABOVE * first else "loss_stuck",
+            suspects=("drift",) if train * ABOVE < first and not best < first else (),
         )
     else:
         yield writer.passed(said, step=points[-1][0], observed=last, allowed=ABOVE * first)

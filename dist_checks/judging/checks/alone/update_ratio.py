@@ -11,10 +11,11 @@ from dist_checks.judging.moves import moves
 from dist_checks.judging.tolerance import EPS, eps_of
 from dist_checks.judging.verdict import Blamed, Finding
 from dist_checks.judging.view import RungView
-from dist_checks.trace import NO_ITEM, Kind
+from dist_checks.trace import BEFORE, NO_ITEM, Kind
 
 MOST = 1.0
-"""Update over weight, of matrices: 1e-3 is usual in large models; the built-in recipes, small and fast, have 0.1."""
+"""Update over weight, of matrices: 1e-3 is usual in large models; the built-in recipes, small and fast, have 0.1. Of one
+matrix the weight after the step counts, since some rightly start at zero; of half of all of them, that before it."""
 
 NOISE = 1e-6
 """Of the largest gradient of a step: below it, one that is zero in exact arithmetic (of a key bias, say) holds rounding
@@ -33,6 +34,9 @@ def check(view: RungView) -> Iterator[Finding]:
     rows = view.trace.header.get("parameters") or ()
     matrices = {str(row["name"]) for row in rows if len(row.get("shape") or ()) > 1 and not row.get("tied")}
     ratios: dict[str, list[float]] = {}
+    grown: dict[str, list[float]] = {}
+    norm = weights.norm
+    empty = {weights.key(row).name for row in weights.at(weights.steps[0]) if not norm[row] > 0} if len(steps) else ()
     moved: dict[str, bool] = {}
     for row in range(len(steps)):
         key = steps.key(row)
@@ -41,8 +45,11 @@ def check(view: RungView) -> Iterator[Finding]:
             continue
         step = float(np.linalg.norm(steps.sketch[row]))
         moved[key.name] = moved.get(key.name, False) or step > 0
-        if key.name in matrices and weights.norm[size] > 0:
-            ratios.setdefault(key.name, []).append(step / float(weights.norm[size]))
+        if key.name in matrices and norm[size] > 0:
+            ratios.setdefault(key.name, []).append(step / float(norm[size]))
+            before = weights.rows[Key(key.name, key.step - 1 if key.step else BEFORE, NO_ITEM)]
+            if key.name not in empty and norm[before] > 0:
+                grown.setdefault(key.name, []).append(step / float(norm[before]))
     rates = [view.trace.ranks[0].steps.get(step, {}).get("learning_rates") for step in {int(at) for at in steps.step}]
     if len(rates) < FEWEST and rates and not any(rate for each in rates for rate in each or (1.0,)):
         yield writer.skipped(f"the learning rate is zero in the {len(rates)} steps that there are: a warm-up begins so")
@@ -71,7 +78,16 @@ def check(view: RungView) -> Iterator[Finding]:
         return
     most, least = max(middle, key=lambda n: middle[n]), min(middle, key=lambda n: middle[n])
     words = f"a step moves {most} by {middle[most]:.2e} of itself, {least} by {middle[least]:.2e}"
-    if middle[most] > MOST:
+    usual = float(np.median([np.median(values) for values in grown.values()])) if grown else 0.0
+    if usual > MOST:
+        yield writer.failed(
+            f"a step moves half of the {len(grown)} matrices by {usual:.2e} of what they were, or more",
+            observed=usual,
+            allowed=MOST,
+            blames=Blamed.RECIPE,
+            symptom="updates_large",
+        )
+    elif middle[most] > MOST:
         yield writer.failed(
             words, tensor=most, observed=middle[most], allowed=MOST, blames=Blamed.RECIPE, symptom="updates_large"
         )
