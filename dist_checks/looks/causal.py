@@ -79,8 +79,10 @@ def alignment(model: nn.Module, recipe: Recipe, batch: Batch) -> dict[str, Any] 
 
 
 def documents(model: nn.Module, recipe: Recipe, batch: Batch) -> dict[str, Any] | None:
-    """``{first, other}``: the first document of each packed sample is changed; the largest change of an output in it,
-    and in the documents after it. None where nothing is packed."""
+    """``{first, other, moved}``: the first document of each packed sample is changed; the largest change of an output
+    in it, and in the documents after it; then the second document is put before the first, and the largest change of
+    its outputs is ``moved``, None where the recipe knows it for no document of its own there. None where nothing is
+    packed."""
     numbers = recipe.documents(batch)
     if numbers is None or batch.inputs.ndim != 2:
         return None
@@ -93,5 +95,28 @@ def documents(model: nn.Module, recipe: Recipe, batch: Batch) -> dict[str, Any] 
         changed = positions(model(torch.where(first, _others(batch.inputs, batch), batch.inputs)), batch)
         if right is None or changed is None:
             return None
+        moved = _moved(model, recipe, batch, numbers, right)
     difference = (changed - right).abs().flatten(2).amax(-1)
-    return {"first": _largest(difference[first]), "other": _largest(difference[others])}
+    return {"first": _largest(difference[first]), "other": _largest(difference[others]), "moved": moved}
+
+
+def _moved(model: nn.Module, recipe: Recipe, batch: Batch, numbers: Tensor, right: Tensor) -> float | None:
+    """The largest change of outputs of the second document of each sample where that comes first."""
+    later = (numbers != numbers[:, :1]) & (numbers >= 0)
+    start = later.long().argmax(1, keepdim=True)
+    second = later & (numbers == numbers.gather(1, start))
+    order = (~second).long().argsort(dim=1, stable=True)
+    swapped = Batch(batch.inputs.gather(1, order), batch.targets.gather(1, order))
+    front = second.gather(1, order)
+    again = recipe.documents(swapped)
+    if again is None:
+        return None
+    # What marks a document may stand elsewhere than in its tokens: then it is another one when it is moved.
+    whole = ((again == again[:, :1]) == front).all(1, keepdim=True) & (numbers[:, :1] >= 0)
+    looked = front & whole
+    outputs = positions(model(swapped.inputs), swapped)
+    if outputs is None or not bool(looked.any()):
+        return None
+    outputs, right = outputs.flatten(2), right.flatten(2)
+    difference = (outputs - right.gather(1, order[..., None].expand_as(right))).abs().amax(-1)
+    return _largest(difference[looked])

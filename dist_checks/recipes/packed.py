@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -30,21 +30,36 @@ def mask(documents: Tensor) -> Tensor:
     return same.tril().unsqueeze(1)
 
 
+def places(documents: Tensor) -> Tensor:
+    """Of each token, how many tokens of its document come before it, (samples, length); of padding likewise."""
+    place = torch.arange(documents.shape[1], device=documents.device).expand_as(documents)
+    begins = documents.diff(dim=1, prepend=documents[:, :1] - 1) != 0
+    return place - torch.where(begins, place, 0).cummax(1).values
+
+
 def masked(allowed: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(q, k, v, attn_mask=allowed)
 
 
 class PackedGPT(GPT):
+    """With ``learned`` positions an embedding of the place of each token is added to its own, beside rotary."""
+
+    def __init__(self, *, learned: bool, length: int, width: int, **settings: Any) -> None:
+        super().__init__(length=length, width=width, **settings)
+        self.places = nn.Embedding(length, width) if learned else None
+        if self.places is not None:
+            self.initialise(self.places)
+
     def forward(self, tokens: Tensor) -> Tensor:
         documents = numbers(tokens)
-        place = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
-        first = torch.where(documents.diff(dim=1, prepend=documents[:, :1] - 1) != 0, place, 0).cummax(1).values
-        cos, sin = (table[place - first].unsqueeze(1) for table in (self.cos, self.sin))
+        place = places(documents)
+        cos, sin = (table[place].unsqueeze(1) for table in (self.cos, self.sin))
         allowed = mask(documents)
         for module in self.modules():
             if isinstance(module, Attention):
                 module.attend = partial(masked, allowed)
-        x = self.drop(self.embedding(tokens))
+        x = self.embedding(tokens)
+        x = self.drop(x if self.places is None else x + self.places(place))
         for block in self.blocks:
             x = block(x, cos, sin)
         return cast(Tensor, self.head(self.norm(x)))
@@ -66,16 +81,23 @@ class PackedRecipe(GPTRecipe):
         width: int = 32,
         heads: int = 4,
         length: int = 64,
+        learned: bool = False,
     ) -> None:
         super().__init__(
             samples=PER_SAMPLE * samples, tied=tied, layers=layers, width=width, heads=heads, length=length
         )
-        self.samples = samples
+        self.samples, self.learned = samples, learned
         self.held_out = len(self.phrases) // PER_SAMPLE - samples
 
     def model(self) -> GPT:
         return PackedGPT(
-            layers=self.layers, width=self.width, heads=self.heads, length=self.length, tied=self.tied, dropout=0.0
+            layers=self.layers,
+            width=self.width,
+            heads=self.heads,
+            length=self.length,
+            tied=self.tied,
+            dropout=0.0,
+            learned=self.learned,
         )
 
     def collate(self, ids: Sequence[int]) -> Batch:
@@ -96,8 +118,10 @@ class PackedRecipe(GPTRecipe):
         return numbers(batch.inputs)
 
     def lacking(self) -> dict[str, str]:
+        learned = {"tp": "needs a plan for each parameter; packed has none for learned positions"}
         return {
             **super().lacking(),
+            **(learned if self.learned else {}),
             "cp": "needs a recipe whose attention is over whole sequences; packed has a mask of documents",
         }
 

@@ -71,8 +71,13 @@ def test_caught_with_its_suspect_first(ladder: Ladder, fault: str, single: dict[
 
 @pytest.mark.parametrize(
     ("fault", "steps"),
-    [("labels_from_one", 2), ("inputs_not_normalised", 2), ("label_among_inputs", 2), ("class_mapped_to_another", 80)]
-    + [("measures_a_copy", 80)],
+    [
+        ("labels_from_one", 2),
+        ("inputs_not_normalised", 2),
+        ("label_among_inputs", 2),
+        ("class_mapped_to_another", 80),
+        ("measures_a_copy", 80),
+    ],
 )
 def test_of_a_classifier(ladder: Ladder, fault: str, steps: int) -> None:
     caught(ladder({}, fault=fault, recipe="mlp", single={"learn": steps, "overfit": 0}), fault, "learn")
@@ -110,8 +115,19 @@ def test_a_loss_that_is_stuck_has_its_cause_named_first(ladder: Ladder) -> None:
 def test_packed_documents_see_only_themselves(ladder: Ladder) -> None:
     packed = {"recipe": "packed", "options": {"samples": 62}, "single": LOOK}
     assert ladder({}, **packed).exit_code() is ExitCode.PASS
-    for fault in ("documents_attend_to_each_other",):
-        caught(ladder({}, fault=fault, **packed), fault, "learn")
+    fault = "documents_attend_to_each_other"
+    caught(ladder({}, fault=fault, **packed), fault, "learn")
+
+
+def test_packed_documents_are_the_same_wherever_they_stand(ladder: Ladder) -> None:
+    packed = {"recipe": "packed", "single": LOOK}
+    learned = {"samples": 62, "learned": True}
+    assert ladder({}, **packed, options=learned).exit_code() is ExitCode.PASS
+    caught(ladder({}, fault="positions_go_on", **packed, options=learned), "positions_go_on", "learn")
+    rotary = ladder({}, fault="positions_go_on", **packed, options={"samples": 62})
+    assert rotary.exit_code() is ExitCode.PASS, "relative positions may go on"
+    [found] = [f for f in rotary.report["findings"] if (f["check"], f["rung"]) == ("documents", "learn")]
+    assert "; where it stands changes its own by " in found["message"]
 
 
 def test_a_mean_of_means_in_the_loss_is_not_additive(ladder: Ladder) -> None:

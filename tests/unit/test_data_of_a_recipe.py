@@ -18,6 +18,7 @@ from dist_checks.judging.seen import Seen
 from dist_checks.judging.triage import SYMPTOMS
 from dist_checks.judging.verdict import Finding, Status
 from dist_checks.judging.view import RungView
+from dist_checks.looks.causal import documents
 from dist_checks.looks.statistics import floor, split
 from dist_checks.recipes.base import IGNORE, Batch
 from dist_checks.recipes.gpt import GPTRecipe
@@ -111,6 +112,26 @@ def test_a_mistake_in_the_data(kind: type[Points | Texts], wrong: str, check: st
     found = asked(kind(wrong), check)
     assert (found.status, found.symptom) == (Status.FAIL, symptom), found.message
     assert found.suspects[0] == SYMPTOMS[symptom].suspects[suspect]
+
+
+class Cut(Texts):
+    """Documents by their place: the first ``length`` tokens are one, and the others another."""
+
+    def __init__(self, length: int) -> None:
+        super().__init__()
+        self.first = length
+
+    def documents(self, batch: Batch) -> torch.Tensor:
+        return (torch.arange(batch.inputs.shape[1]) >= self.first).long().expand_as(batch.inputs)
+
+
+def test_a_document_is_moved_only_where_it_stays_one() -> None:
+    for recipe, moves in ((Cut(16), True), (Cut(20), False)):
+        found = documents(recipe.model(), recipe, recipe.collate([0, 1]))
+        assert found is not None
+        assert (found["moved"] is not None) is moves
+        assert found["other"] > 0, "it has no mask of documents"
+    assert documents(Texts().model(), Texts(), Texts().collate([0])) is None
 
 
 def test_the_floor_of_a_batch() -> None:

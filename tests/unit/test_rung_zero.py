@@ -237,6 +237,16 @@ def test_a_spike_names_its_samples() -> None:
     assert asked("spikes", TRAIN, losses=curve(5.5, 2.0), norms=[1.0] * 100).status is Status.PASS
 
 
+def test_packed_documents() -> None:
+    right = {"what": "documents", "first": 1.0, "other": 0.0}
+    assert asked("documents", right, recipe=TEXT).status is Status.PASS, "as traces had it before"
+    assert asked("documents", {**right, "moved": None}, recipe=TEXT).status is Status.PASS
+    assert asked("documents", {**right, "moved": 1e-4}, recipe=TEXT).status is Status.PASS, "rotary in float32"
+    sees("documents_mixed", "positions", "documents", {**right, "moved": 0.5}, recipe=TEXT)
+    sees("documents_mixed", "positions", "documents", {**right, "moved": math.nan}, recipe=TEXT)
+    sees("documents_mixed", "mask", "documents", {**right, "other": 0.1, "moved": 0.5}, recipe=TEXT)
+
+
 def test_norms() -> None:
     losses = curve(5.5, 2.0)
     sees("clipped_always", "limit", "clipping", losses=losses, norms=[50.0] * 100)

@@ -14,8 +14,8 @@ from dist_checks.judging.view import RungView
 from dist_checks.trace import BEFORE, NO_ITEM, Kind
 
 MOST = 1.0
-"""Update over weight, of matrices: 1e-3 is usual in large models; the built-in recipes, small and fast, have 0.1. Of one
-matrix the weight after the step counts, since some rightly start at zero; of half of all of them, that before it."""
+"""Update over weight, of matrices: 1e-3 is usual in large models; the built-in recipes, small and fast, have 0.1.
+Of one matrix the weight after the step counts, since some rightly start at zero; of half of all, that before it."""
 
 NOISE = 1e-6
 """Of the largest gradient of a step: below it, one that is zero in exact arithmetic (of a key bias, say) holds rounding
