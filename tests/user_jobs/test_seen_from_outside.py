@@ -51,7 +51,7 @@ def test_hooks(script: str, job: Job) -> None:
 
 
 @pytest.mark.usefixtures("without_probe")
-@pytest.mark.parametrize("name", ["sync after forward", "divided twice"])
+@pytest.mark.parametrize("name", ["sync after forward", "divided twice", "tokens averaged on each device"])
 def test_hooks_see_a_mistake(name: str, job: Job) -> None:
     mistake = MISTAKES[name]
     if mistake.script in NEEDS:
