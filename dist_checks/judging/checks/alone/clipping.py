@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from dist_checks.judging.losses import losses
+from dist_checks.judging.heard import curve
 from dist_checks.judging.verdict import Blamed, Finding
 from dist_checks.judging.view import RungView
 from dist_checks.rung import Role
@@ -58,8 +58,8 @@ def check(view: RungView) -> Iterator[Finding]:
 
 def _suspects(view: RungView) -> tuple[str, ...]:
     """A loss that falls all the while is that of a training that is stable: then weights or the scale have grown."""
-    found = losses(view.own)
-    means = [found[step].mean for step in sorted(found)]
+    found = curve(view)
+    means = [found[step] for step in sorted(found)]
     weights = view.own.full(Kind.WEIGHT)
     if len(means) < FEWEST or len(weights.steps) < 2 or not float(np.mean(means[-10:])) < means[0]:
         return ()
