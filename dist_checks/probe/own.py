@@ -24,13 +24,12 @@ from torch.optim import Optimizer
 from dist_checks.axes import Axis, Layout, Setting
 from dist_checks.looks.held import held, hold_loaders
 from dist_checks.looks.script import Script
-from dist_checks.probe import compiling
 from dist_checks.probe import record as records
+from dist_checks.probe.block_list import blocks_of
 from dist_checks.probe.clipping import Clipping, whole
 from dist_checks.probe.engine import Engine
 from dist_checks.probe.extents import Unreadable
 from dist_checks.probe.holding import Holding, holding_of
-from dist_checks.probe.names import STAGE, plain_names
 from dist_checks.probe.placed import PlacedHolding, Sharded, declared
 from dist_checks.probe.probe import FOLDER, Probe
 from dist_checks.probe.record import Record
@@ -162,27 +161,6 @@ def finish() -> None:
     """The script has come to its end."""
     if _attached is not None:
         _attached.close()
-
-
-def blocks_of(model: nn.Module) -> dict[str, nn.Module]:
-    """The list of at least two modules of one class that holds the most parameters, by plain name. None inside a graph
-    of torch.compile, which would take a hook in."""
-    compiled = compiling.inside_compiled(model)
-    found: dict[str, nn.Module] = {}
-    most = 0
-    for name, module in model.named_modules():
-        children = list(module.named_children())
-        if compiled.intersection(child for _, child in children):
-            continue
-        if not isinstance(module, nn.ModuleList | nn.ModuleDict) or len({type(child) for _, child in children}) != 1:
-            continue
-        size = sum(parameter.numel() for parameter in module.parameters())
-        if any(child.startswith(STAGE) for child, _ in children):  # of a pipeline: not in the order in which they run
-            continue
-        if len(children) > 1 and size > most:
-            names = plain_names(f"{name}.{child}" for child, _ in children)
-            found, most = dict(zip(names.values(), (child for _, child in children), strict=True)), size
-    return found
 
 
 class OwnLoop(Recorder):
