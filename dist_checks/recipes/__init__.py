@@ -16,6 +16,7 @@ BUILT_IN = {
     "huggingface": "dist_checks.recipes.huggingface:CausalLMRecipe",
     "mlp": "dist_checks.recipes.mlp:MLPRecipe",
     "packed": "dist_checks.recipes.packed:PackedRecipe",
+    "answers": "dist_checks.recipes.answers:AnswersRecipe",
 }
 
 __all__ = ["BUILT_IN", "IGNORE", "Attend", "Batch", "Recipe", "TrainSettings", "build_optimizer", "load"]

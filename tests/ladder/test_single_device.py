@@ -83,6 +83,20 @@ def test_of_a_classifier(ladder: Ladder, fault: str, steps: int) -> None:
     caught(ladder({}, fault=fault, recipe="mlp", single={"learn": steps, "overfit": 0}), fault, "learn")
 
 
+@pytest.mark.parametrize("fault", ["prompt_trained_on", "begun_twice", "sources_in_turns"])
+def test_of_prompts_and_answers(ladder: Ladder, fault: str) -> None:
+    [planted] = find(fault)
+    caught(ladder({}, fault=fault, **matrix(planted)), fault, "learn")
+
+
+def test_prompts_and_answers_pass(ladder: Ladder) -> None:
+    single = {"learn": 80, "overfit": 8, "overfit_steps": 160}
+    outcome = ladder({}, recipe="answers", single=single, options=SMALL)
+    assert outcome.report["sentence"] == "PASS one device is healthy (overfit, learn)"
+    told = {f["check"]: f for f in outcome.report["findings"] if f["rung"] == "learn"}
+    assert all(told[f"data_{name}"]["status"] == "pass" for name in ("padding", "special_tokens", "mixture"))
+
+
 @pytest.mark.parametrize("fault", ["causal_mask_missing", "same_few_samples", "labels_shuffled", "rate_divided"])
 def test_what_takes_a_ladder_of_its_own_to_show(ladder: Ladder, fault: str) -> None:
     [planted] = find(fault)

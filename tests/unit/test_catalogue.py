@@ -68,9 +68,6 @@ MEASURED = (
 
 NOT_PLANTED = {
     "not_loaded": "no built-in recipe loads weights: tests/ladder/loaded_recipe.py does",
-    "prompt_counts": "no built-in recipe has prompts: tests/unit/test_data_of_a_recipe.py has one",
-    "special_tokens": "no built-in recipe has one token that begins each sample: tests/unit/test_data_of_a_recipe.py",
-    "mixture": "no built-in recipe has several sources: tests/unit/test_data_of_a_recipe.py has one",
 }
 """Symptoms in the table of triage that no fault of the catalogue leads to, each with the reason."""
 

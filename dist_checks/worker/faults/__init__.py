@@ -12,6 +12,7 @@ from dist_checks.worker.faults import (
     balance_of_the_batch,
     barrier_on_rank_0,
     batch_more,
+    begun_twice,
     bit_flipped,
     branch_detached,
     buffer_recycled,
@@ -86,6 +87,7 @@ from dist_checks.worker.faults import (
     pipeline_not_cut,
     plain_kernels,
     positions_go_on,
+    prompt_trained_on,
     rank_sleeps,
     rate_divided,
     rate_is_zero,
@@ -105,6 +107,7 @@ from dist_checks.worker.faults import (
     sharded_not_divided,
     shards_swapped,
     side_branch_unreduced,
+    sources_in_turns,
     split_twice,
     stale_parameters,
     strided_all_reduce,
@@ -246,6 +249,9 @@ FAULTS: tuple[Fault, ...] = (
     rate_divided.FAULT,
     validation_cut.FAULT,
     label_among_inputs.FAULT,
+    prompt_trained_on.FAULT,
+    begun_twice.FAULT,
+    sources_in_turns.FAULT,
 )
 
 MODELS: tuple[Fault, ...] = (norm_epsilon_times_thousand.FAULT, rotary_base_of_another_model.FAULT)
