@@ -83,10 +83,18 @@ def test_of_a_classifier(ladder: Ladder, fault: str, steps: int) -> None:
     caught(ladder({}, fault=fault, recipe="mlp", single={"learn": steps, "overfit": 0}), fault, "learn")
 
 
-@pytest.mark.parametrize("fault", ["prompt_trained_on", "begun_twice", "sources_in_turns"])
-def test_of_prompts_and_answers(ladder: Ladder, fault: str) -> None:
+@pytest.mark.parametrize(
+    ("fault", "rung"),
+    [
+        ("prompt_trained_on", "learn"),
+        ("begun_twice", "learn"),
+        ("sources_in_turns", "learn"),
+        ("never_loaded", "single"),
+    ],
+)
+def test_of_prompts_and_answers(ladder: Ladder, fault: str, rung: str) -> None:
     [planted] = find(fault)
-    caught(ladder({}, fault=fault, **matrix(planted)), fault, "learn")
+    caught(ladder({}, fault=fault, **matrix(planted)), fault, rung)
 
 
 def test_prompts_and_answers_pass(ladder: Ladder) -> None:
@@ -95,6 +103,8 @@ def test_prompts_and_answers_pass(ladder: Ladder) -> None:
     assert outcome.report["sentence"] == "PASS one device is healthy (overfit, learn)"
     told = {f["check"]: f for f in outcome.report["findings"] if f["rung"] == "learn"}
     assert all(told[f"data_{name}"]["status"] == "pass" for name in ("padding", "special_tokens", "mixture"))
+    outcome = ladder({}, recipe="answers", single=LOOK, options={**SMALL, "trained": True})
+    assert outcome.report["sentence"] == "PASS one device is healthy (learn)"
 
 
 @pytest.mark.parametrize("fault", ["causal_mask_missing", "same_few_samples", "labels_shuffled", "rate_divided"])

@@ -66,9 +66,7 @@ MEASURED = (
 )
 """Wrong numbers that torch 2.13, gloo and DeepSpeed 0.19 compute without an error."""
 
-NOT_PLANTED = {
-    "not_loaded": "no built-in recipe loads weights: tests/ladder/loaded_recipe.py does",
-}
+NOT_PLANTED: dict[str, str] = {}
 """Symptoms in the table of triage that no fault of the catalogue leads to, each with the reason."""
 
 

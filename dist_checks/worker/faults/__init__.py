@@ -67,6 +67,7 @@ from dist_checks.worker.faults import (
     measures_a_copy,
     member_skips,
     nan_from_one_letter,
+    never_loaded,
     nn_all_gather,
     no_master_copy,
     norm_by_hand_in_16_bits,
@@ -252,6 +253,7 @@ FAULTS: tuple[Fault, ...] = (
     prompt_trained_on.FAULT,
     begun_twice.FAULT,
     sources_in_turns.FAULT,
+    never_loaded.FAULT,
 )
 
 MODELS: tuple[Fault, ...] = (norm_epsilon_times_thousand.FAULT, rotary_base_of_another_model.FAULT)

@@ -16,6 +16,9 @@ from dist_checks.rung import Role
 
 PART = 0.1
 """Of the first loss, where it is no cross-entropy."""
+WILD = 1.5
+"""Times the first loss: only steps that are far too long throw it there."""
+
 FALLING = 0.95
 """Where the last quarter of the steps is this much below the one before it, more steps would tell."""
 
@@ -83,7 +86,7 @@ def _ruled_out(view: RungView, values: np.ndarray, floor: float) -> tuple[str, l
         + (["flow"] if flows is not None and flows <= 0.9 else [])
         + (["rate", "optimizer"] if moves is not None and moves <= 0.9 else [])
     )
-    if not np.isfinite(values).all() or values[-1] > values[0]:
+    if not np.isfinite(values).all() or values[-1] > values[0] or values.max() > WILD * abs(values[0]):
         suspects += ["rate"]
     elif values[-1] < 0.9 * values[0]:
         cleared.append("a graph that is cut")
