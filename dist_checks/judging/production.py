@@ -20,6 +20,9 @@ KINDS = (Kind.GRADIENT, Kind.WEIGHT, Kind.BUFFER)
 ROUNDING = 1e-5
 """Relative: ranks may add up the same norm in another order."""
 
+DATA, CUT = "data_groups", "cut_groups"
+"""Groups of ranks, in the header: over which gradients are averaged; between which layers are cut."""
+
 FIRST = 5
 """Steps of which it is written down what was read."""
 
@@ -71,7 +74,7 @@ def look(folder: Path) -> Look | None:
     seen = {kind: records(trace, kind) for kind in KINDS}
     splits = [split for kind in KINDS if (split := first_split(trace, kind, seen[kind]))]
     wrong = [(split.step, KINDS.index(split.kind), _parted(trace, split)) for split in splits]
-    wrong += [(step, -1, text) for step, text in _read_twice(trace)]
+    wrong += [(step, -1, text) for step, text in (*_read_twice(trace), *_read_apart(trace))]
     wrong += [(step, len(KINDS), text) for step, text in _other(trace)]
     if not trace.missing and len(found) == size:
         grid = degrees(trace)
@@ -87,7 +90,7 @@ def look(folder: Path) -> Look | None:
         wrong=min(wrong)[2] if wrong else "",
         steps=trace.steps,
         compared=sum(int((~each.new_part).sum()) for each in seen.values()),
-        samples=len(_groups(trace))
+        samples=len(_groups(trace, DATA))
         and sum(len(event.get("ids") or ()) for _, events in _first_reads(trace) for event in events.values()),
         ended=len(found) == size and all(rank.ended for rank in trace.ranks),
         ranks=size,
@@ -114,14 +117,13 @@ def _first_reads(trace: Trace) -> Iterator[tuple[int, dict[int, Step]]]:
             yield step, events
 
 
-def _groups(trace: Trace) -> set[tuple[int, ...]]:
-    """Ranks over which gradients are averaged."""
-    return {tuple(group) for rank in trace.ranks for group in rank.header.get("data_groups") or ()}
+def _groups(trace: Trace, kind: str) -> set[tuple[int, ...]]:
+    return {tuple(group) for rank in trace.ranks for group in rank.header.get(kind) or ()}
 
 
 def _read_twice(trace: Trace) -> Iterator[tuple[int, str]]:
     """(step, sentence) of ranks that read the same samples, though their gradients are averaged."""
-    groups = _groups(trace)
+    groups = _groups(trace, DATA)
     for step, events in _first_reads(trace):
         for group in sorted(groups):
             first: dict[int, int] = {}
@@ -139,6 +141,24 @@ def _read_twice(trace: Trace) -> Iterator[tuple[int, str]]:
                     )
                     return
                 first |= {id: rank for id in ids if id not in first}
+
+
+def _read_apart(trace: Trace) -> Iterator[tuple[int, str]]:
+    """(step, sentence) of ranks that hold parts of the same layers, and work on different samples
+    (deepspeedai/DeepSpeed#99)."""
+    for step, events in _first_reads(trace):
+        for group in sorted(_groups(trace, CUT)):
+            told = {rank: list(events[rank].get("ids") or ()) for rank in group if rank in events}
+            one = next(iter(told), None)
+            for rank, ids in told.items():
+                if one is not None and ids and told[one] and ids != told[one]:
+                    apart = len(set(ids) - set(told[one]))
+                    yield (
+                        step,
+                        f"ranks {one} and {rank} hold parts of the same layers (tensor parallelism) and read different "
+                        f"samples at step {step}: {apart} of {len(ids)} are others",
+                    )
+                    return
 
 
 def _other(trace: Trace) -> Iterator[tuple[int, str]]:

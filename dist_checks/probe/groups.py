@@ -7,6 +7,7 @@ from typing import Any
 
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
@@ -16,14 +17,34 @@ ALIKE = ("cp", "context", "sp", "ulysses")
 """Parts of the names of mesh dims along which gradients are averaged, too, though all have the same samples."""
 
 
+CUT = ("tp", "tensor")
+"""Of mesh dims along which layers are cut, and every rank has the same samples."""
+
+
 def mesh_coordinates(model: nn.Module) -> dict[str, int]:
     """By the name of a mesh dim, as extents call it: where this rank stands in the meshes of the parameters."""
     out: dict[str, int] = {}
-    for mesh in {x.device_mesh for x in model.parameters() if isinstance(x, DTensor)}:
+    for mesh in _meshes(model):
         names = mesh.mesh_dim_names or tuple(f"mesh_dim_{i}" for i in range(mesh.ndim))
         for name, at in zip(names, mesh.get_coordinate() or (), strict=False):
             out.setdefault(name, int(at))
     return out
+
+
+def _meshes(model: nn.Module) -> set[DeviceMesh]:
+    return {x.device_mesh for x in model.parameters() if isinstance(x, DTensor)}
+
+
+def cut_groups(model: nn.Module) -> list[list[int]]:
+    """Groups of ranks, this one among them, between which layers are cut by tensor parallelism: all read the same
+    samples."""
+    found = {
+        tuple(dist.get_process_group_ranks(mesh.get_group(dim)))
+        for mesh in _meshes(model)
+        for dim, name in enumerate(mesh.mesh_dim_names or ())
+        if any(part in CUT for part in name.lower().split("_"))
+    }
+    return [list(ranks) for ranks in sorted(found) if len(ranks) > 1]
 
 
 def data_groups(model: nn.Module) -> list[list[int]]:

@@ -100,9 +100,9 @@ def attach(
         blocks = {} if set(SPLIT) & set(setting) else blocks_of(model)
     every = int(os.environ.get(EVERY, "0"))
     if every:
-        from dist_checks.probe.groups import data_groups, mesh_coordinates
+        from dist_checks.probe.groups import cut_groups, data_groups, mesh_coordinates
 
-        about["data_groups"] = data_groups(model)
+        about["data_groups"], about["cut_groups"] = data_groups(model), cut_groups(model)
         about["coordinates"] = about["coordinates"] or mesh_coordinates(model)
         record = Record(every=every, first=1, state_every=0, outputs_steps=0, routing_steps=0, applied=False)
     if record is None:

@@ -81,6 +81,12 @@ def test_a_weight_that_one_rank_of_zero_changes(launcher: LocalLauncher, tmp_pat
     ("job", "right", "wrong", "words"),
     [
         (FSDP2, "dp_rank, seed", "0, seed", "ranks 0 and 2 both read 6 of 6 samples at step 0"),
+        (
+            FSDP2,
+            "dp, dp_rank, seed",
+            "dist.get_world_size(), dist.get_rank(), seed",
+            "ranks 0 and 1 hold parts of the same layers (tensor parallelism) and read different samples at step 0",
+        ),
         (("nanogpt_ddp.py", "--steps 6", 2), "starts[rank::world]", "starts[0::world]", "ranks 0 and 1 both read 6 of"),
         (
             ("nanogpt_ddp.py", "--steps 6", 2),
@@ -90,10 +96,10 @@ def test_a_weight_that_one_rank_of_zero_changes(launcher: LocalLauncher, tmp_pat
         ),
     ],
 )
-def test_ranks_that_read_the_same_samples(
+def test_ranks_that_read_what_they_should_not(
     job: tuple[str, str, int], right: str, wrong: str, words: str, launcher: LocalLauncher, tmp_path: Path
 ) -> None:
-    """k2-fsa/icefall#1616; also in a step that is passed over otherwise."""
+    """k2-fsa/icefall#1616, deepspeedai/DeepSpeed#99; also in a step that is passed over otherwise."""
     seen = watch(job, launcher, tmp_path, (right, wrong))
     assert words in seen.wrong
     assert code(seen) == ExitCode.FAIL
