@@ -13,6 +13,9 @@ LOSS, NORM = 8.0, 30.0
 """In units of how far the losses of the window are apart (half of them), and times the middle norm of the window."""
 LEAST = 0.5
 """Part of the loss by which it jumps at least."""
+SETTLED, SMALL = 0.05, 0.1
+"""Parts of the first loss and of the first norm, below which a jump is none: what has come close to zero moves by large
+parts of itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,10 +28,18 @@ class Usual:
     """How far the middle half of the losses is apart."""
     norm: float
     """The middle gradient norm; NaN where none is known."""
+    first: tuple[float, float] = (0.0, 0.0)
+    """Loss and norm of the first step."""
 
     @classmethod
-    def of(cls, losses: Sequence[float], norms: Sequence[float | None]) -> Usual:
-        """Of the last WINDOW steps, or all where there are fewer: at least two."""
+    def of(
+        cls,
+        losses: Sequence[float],
+        norms: Sequence[float | None],
+        first: Sequence[float | None] | None = None,
+    ) -> Usual:
+        """Of the last WINDOW steps, or all where there are fewer: at least two. ``first``: loss and norm of the first
+        step of all."""
         window = [float(loss) for loss in losses[-WINDOW:]]
         known = [float(norm) for norm in norms[-WINDOW:] if norm is not None and math.isfinite(norm)]
         level = spread = math.nan
@@ -36,12 +47,12 @@ class Usual:
             level = median(window)
             low, _, high = quantiles(window, n=4, method="inclusive")
             spread = high - low
-        return cls(level=level, spread=spread, norm=median(known) if known else math.nan)
+        return cls(level=level, spread=spread, norm=median(known) if known else math.nan, first=_known(first))
 
     @property
     def highest(self) -> float:
         """The loss above which a step jumps."""
-        return self.level + max(LOSS * self.spread, LEAST * self.level)
+        return self.level + max(LOSS * self.spread, LEAST * self.level, SETTLED * self.first[0])
 
     def times(self, norm: float | None) -> float:
         """The middle norm; 0 where there is nothing to compare."""
@@ -49,4 +60,10 @@ class Usual:
 
     def jumps(self, loss: float, norm: float | None) -> bool:
         """A loss that is no number does not jump: that is another matter."""
-        return loss > self.highest or self.times(norm) > NORM
+        far = norm is not None and norm > SMALL * self.first[1] and self.times(norm) > NORM
+        return loss > self.highest or far
+
+
+def _known(first: Sequence[float | None] | None) -> tuple[float, float]:
+    loss, norm = (value if value is not None and math.isfinite(value) else 0.0 for value in first or (None, None))
+    return loss, norm

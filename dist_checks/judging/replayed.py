@@ -58,7 +58,7 @@ def _narrow(precision: str, largest: float) -> str:
 
 def _jump(seen: Mapping[str, Any]) -> list[str]:
     """Of a step that is finite, and far from those before it."""
-    usual = Usual.of(seen["usual"]["losses"], seen["usual"]["norms"])
+    usual = Usual.of(*(seen["usual"].get(name) for name in ("losses", "norms", "first")))
     many = len(seen["usual"]["losses"])
     out = [
         f"per target its loss is {_per_target(seen['now'], seen['targets']):.4g}; in the middle of the {many} steps "

@@ -14,11 +14,13 @@ BATCH = 4
 """Samples."""
 
 
-def causal(model: nn.Module, recipe: Recipe | None, batch: Batch) -> dict[str, Any] | None:
+def causal(
+    model: nn.Module, recipe: Recipe | None, batch: Batch, tokens: Tensor | None = None
+) -> dict[str, Any] | None:
     """``{at, earlier, later, back}``: all tokens after position ``at`` are changed; the largest change of an output up
     to there, that of any output after; and that of the output at ``at`` when only tokens before it are changed. None
     where outputs are not one for each token. Outputs without a target may see what they like: padding, and a prompt
-    that is read in both directions."""
+    that is read in both directions. ``tokens``: where the inputs are no padding, where the targets do not say it."""
     inputs = batch.inputs
     if inputs.ndim != 2 or inputs.is_floating_point():
         return None
@@ -31,8 +33,8 @@ def causal(model: nn.Module, recipe: Recipe | None, batch: Batch) -> dict[str, A
         if right is None or inputs.shape[1] < 3:
             return None
         after, before = inputs.clone(), inputs.clone()
-        after[:, at + 1 :] = _others(inputs, batch)[:, at + 1 :]
-        before[:, :at] = _others(inputs, batch)[:, :at]
+        others = _others(inputs, real if tokens is None else tokens)
+        after[:, at + 1 :], before[:, :at] = others[:, at + 1 :], others[:, :at]
         changed, back = positions(model(after), batch), positions(model(before), batch)
         assert changed is not None
         assert back is not None
@@ -45,9 +47,8 @@ def causal(model: nn.Module, recipe: Recipe | None, batch: Batch) -> dict[str, A
     }
 
 
-def _others(inputs: Tensor, batch: Batch) -> Tensor:
+def _others(inputs: Tensor, real: Tensor) -> Tensor:
     """Other tokens of the same batch in the place of each that is no padding."""
-    real = batch.targets != IGNORE
     pool: Tensor = inputs[real].unique()  # type: ignore[no-untyped-call]
     places = torch.searchsorted(pool, inputs.contiguous()).clamp(max=len(pool) - 1)
     other = pool[(places + max(1, len(pool) // 2)) % len(pool)]
@@ -92,7 +93,8 @@ def documents(model: nn.Module, recipe: Recipe, batch: Batch) -> dict[str, Any] 
         return None
     with quietly(model):
         right = positions(model(batch.inputs), batch)
-        changed = positions(model(torch.where(first, _others(batch.inputs, batch), batch.inputs)), batch)
+        others_there = _others(batch.inputs, batch.targets != IGNORE)
+        changed = positions(model(torch.where(first, others_there, batch.inputs)), batch)
         if right is None or changed is None:
             return None
         moved = _moved(model, recipe, batch, numbers, right)

@@ -62,8 +62,9 @@ class Ear:
     as well. What a kernel of the user's own computes, or a graph of torch.compile, is not.
     """
 
-    def __init__(self, tell: Callable[[Heard], None]) -> None:
-        self._tell = tell
+    def __init__(self, tell: Callable[[Heard], None], targets: Callable[[Tensor], Tensor] | None = None) -> None:
+        """``targets``: what the loss gets in the place of the targets that it is called with."""
+        self._tell, self._targets = tell, targets
         self._originals = {name: getattr(torch._C._nn, name) for name in ("cross_entropy_loss", "nll_loss_nd")}
         for name, original in self._originals.items():
             setattr(torch._C._nn, name, self._hearing(original))
@@ -83,6 +84,9 @@ class Ear:
             smoothing: float = 0.0,
         ) -> Tensor:
             more: tuple[Any, ...] = (smoothing,) if smoothing else ()
+            if type(input) is not Tensor or type(target) is not Tensor:  # torch.compile traces it, without numbers
+                return original(input, target, weight, reduction, ignored, *more)
+            target = target if self._targets is None else self._targets(target)
             result = original(input, target, weight, reduction, ignored, *more)
             # Targets may be probabilities of classes; logits without a dimension of classes are none.
             if not target.is_floating_point() and input.ndim in (target.ndim, target.ndim + 1) and input.ndim:

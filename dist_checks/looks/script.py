@@ -36,7 +36,7 @@ class Script:
 
     def __init__(self, role: Role, model: nn.Module, optimizers: Sequence[Optimizer], observe: Observe) -> None:
         self.role, self._model, self._observe = role, model, observe
-        self._ear = Ear(self._heard)
+        self._ear = Ear(self._heard, self._first_targets if role is Role.OVERFIT else None)
         if role is Role.OVERFIT:  # for the rest of the process
             hold_loaders()
             drop_nothing()
@@ -51,7 +51,8 @@ class Script:
         self._sum, self._count = 0.0, 0
         self._evaluated: deque[tuple[float, int]] = deque()
         self._samples = Samples()
-        self._others = 0
+        self._targets: list[Tensor] = []
+        self._calls = self._others = 0
 
     @property
     def holds(self) -> bool:
@@ -64,12 +65,12 @@ class Script:
         """Before a forward pass of training: what it is called with instead, None for what it is."""
         if self._busy or not self._listens:
             return None
-        self._inside = True
+        self._inside, self._calls = True, 0
         self._tell_evaluated()
         if self._first is None:
             self._first = Call.copy(args, kwargs)
-        elif self.holds and self._loss_inside:
-            # Whatever the loop has read: the loss is of what the model is called with.
+        elif self.holds and (self._loss_inside or self._targets):
+            # Whatever the loop has read: the loss is of what the model is called with, and its targets are held.
             self._now = self._first
             call = Call.copy(self._first.args, self._first.kwargs)
             return call.args, dict(call.kwargs)
@@ -92,6 +93,17 @@ class Script:
 
     # The loss
 
+    def _first_targets(self, targets: Tensor) -> Tensor:
+        """Those of the same call after the first forward pass, where the loop reads others."""
+        if self._busy or not torch.is_grad_enabled():
+            return targets
+        at, self._calls = self._calls, self._calls + 1
+        if at >= len(self._targets):
+            self._targets.append(targets.detach().clone())
+        fits = self._targets[at].shape == targets.shape
+        self._others += not fits
+        return self._targets[at] if fits else targets
+
     def _heard(self, heard: Heard) -> None:
         if self._busy or not self._listens or not heard.count:
             return
@@ -105,8 +117,6 @@ class Script:
         batch = None if self._now is None else self._now.batch(heard)
         if not self._steps:
             self._start.append(heard)
-        if self.holds and self._batch is not None and batch is not None:
-            self._others += not torch.equal(batch.targets, self._batch.targets)
         self._batch = self._batch or batch
         if self.role is Role.LEARN and batch is not None:
             self._samples.add(self._ids, batch)
@@ -160,7 +170,9 @@ class Script:
 
     def _floor(self, offsets: Mapping[str, float]) -> float:
         assert self._batch is not None
-        return statistics.floor(self._batch, causal=offsets.get(str(NEXT), 0.0) >= SURE) + self._start[0].floor
+        mask = None if self._first is None else self._first.mask
+        lowest = statistics.floor(self._batch, causal=offsets.get(str(NEXT), 0.0) >= SURE, real=mask)
+        return lowest + self._start[0].floor
 
     def _ask(self) -> None:
         """The model, on the first batch; random numbers are drawn again afterwards."""
@@ -211,10 +223,11 @@ def _causal(model: nn.Module, call: Call, batch: Batch | None) -> dict[str, Any]
     inputs = call.inputs
     if inputs is None or inputs.ndim != 2 or inputs.is_floating_point():
         return None
+    tokens = torch.ones_like(inputs, dtype=torch.bool) if call.mask is None else call.mask.bool()
     if batch is None or batch.targets.shape != batch.inputs.shape:
-        real = inputs if call.mask is None else torch.where(call.mask.bool(), inputs, IGNORE)
-        batch = Batch(inputs, real)
-    return causal(Outputs(model, call, batch.inputs.shape[1]), None, batch)
+        batch = Batch(inputs, torch.where(tokens, inputs, IGNORE))
+    length = batch.inputs.shape[1]
+    return causal(Outputs(model, call, length), None, batch, tokens[:, :length])
 
 
 def _activations(model: nn.Module, call: Call, batch: Batch | None) -> dict[str, Any] | None:

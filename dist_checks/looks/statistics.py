@@ -193,15 +193,19 @@ class _Moments:
         return {"mean": mean, "std": spread, "constant": float((~self.varies).double().mean())}
 
 
-def floor(batch: Batch, *, causal: bool = True) -> float:
+def floor(batch: Batch, *, causal: bool = True, real: Tensor | None = None) -> float:
     """The loss per target, in nats, that no model can be below: where what a model sees of two samples is the same and
-    the targets differ. It sees the tokens up to the target where it is ``causal``, else the whole sample."""
+    the targets differ. It sees the tokens up to the target where it is ``causal``, else the whole sample; none where
+    ``real`` is zero."""
     seen: dict[Hashable, Counter[int]] = {}
     if batch.targets.shape == batch.inputs.shape and not batch.inputs.is_floating_point():
-        for tokens, targets in zip(batch.inputs.tolist(), batch.targets.tolist(), strict=True):
+        masks = torch.ones_like(batch.inputs) if real is None else real
+        for tokens, targets, mask in zip(batch.inputs.tolist(), batch.targets.tolist(), masks.tolist(), strict=False):
             for at, target in enumerate(targets):
                 if target != IGNORE:
-                    read = tuple(tokens[: at + 1]) if causal else (at, *tokens)
+                    visible = tokens[: at + 1] if causal else tokens
+                    shown = tuple(token for token, there in zip(visible, mask, strict=False) if there)
+                    read = shown if causal else (at, *shown)
                     seen.setdefault(read, Counter())[target] += 1
     elif batch.targets.ndim == 1:
         for row, target in zip(batch.inputs.flatten(1).tolist(), batch.targets.tolist(), strict=True):

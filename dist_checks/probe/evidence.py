@@ -16,6 +16,9 @@ from dist_checks.probe.collectives import collectives, mark
 from dist_checks.probe.header import dtype_name
 from dist_checks.probe.kernels import OptimizerKernels, attention
 
+ELSE = (nn.modules.conv._ConvNd, nn.RNNBase)
+"""What multiplies in a model without a linear layer."""
+
 
 class Evidence:
     """On every rank: watches from when it is made to :meth:`fields`, which are those of the evidence event."""
@@ -27,10 +30,11 @@ class Evidence:
         self._unrecorded: dict[tuple[str, str], str] = {}
         self._actions: list[tuple[str, int, int]] = []
         compiled = compiling.inside_compiled(model)
+        products = nn.Linear if any(isinstance(module, nn.Linear) for module in model.modules()) else ELSE
         self._handles: list[RemovableHandle] = [
             module.register_forward_hook(self._saw_product)
             for module in model.modules()
-            if isinstance(module, nn.Linear) and module not in compiled
+            if isinstance(module, products) and module not in compiled
         ]
         self._handles += [
             module.register_forward_hook(self._saw_graph)
@@ -45,6 +49,7 @@ class Evidence:
         self._watching = True
 
     def _saw_product(self, module: nn.Module, args: Any, output: object) -> None:
+        output = output[0] if isinstance(output, tuple) else output
         if isinstance(output, Tensor):
             self._dtypes.add(dtype_name(output.dtype))
 

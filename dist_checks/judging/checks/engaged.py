@@ -37,8 +37,9 @@ def check(view: RungView) -> Iterator[Finding]:
             yield writer.unseen(f"whether {name} is on was not seen: {view.trace.cut}")
         elif seen is False:
             yield writer.failed(f"{name} is not on: {words}", observed=0, allowed=1)
-        elif seen is None and name not in view.rung.setting and view.own_loop and _in_a_graph(view):
-            yield writer.skipped(f"{name} is off, and {words}: inside a graph of torch.compile nothing is looked at")
+        elif seen is None and name not in view.rung.setting and view.own_loop:
+            graph = ": inside a graph of torch.compile nothing is looked at" if _in_a_graph(view) else ""
+            yield writer.skipped(f"{name} is off, and {words}{graph}")
         elif seen is None:
             yield writer.unseen(f"whether {name} is on was not seen: {words}")
     told = [f"{name} ({words})" for name, (seen, words) in proofs.items() if seen]

@@ -29,6 +29,7 @@ class Keeper:
         self._trainer = trainer
         self._losses: list[float] = []
         self._norms: list[float | None] = []
+        self._first: list[float | None] | None = None
         self._kept: bool | None = None
         """A step that is not finite; None as long as nobody has looked whether there is one."""
         self._jumped = False
@@ -64,15 +65,21 @@ class Keeper:
         elif trainer.rung.role is Role.LEARN and loss_sum is not None and targets:
             loss = loss_sum / targets
             enough = len(self._losses) >= WINDOW
-            if enough and not self._jumped and Usual.of(self._losses, self._norms).jumps(loss, trainer.norm):
+            if enough and not self._jumped and self._usual.jumps(loss, trainer.norm):
                 self._jumped = True
                 self._save(step, loss_sum, targets)
+            self._first = self._first or [loss, trainer.norm]
             self._losses = [*self._losses[-WINDOW:], loss]
             self._norms = [*self._norms[-WINDOW:], trainer.norm]
 
+    @property
+    def _usual(self) -> Usual:
+        return Usual.of(self._losses, self._norms, self._first)
+
     def _save(self, step: int, loss_sum: float | None, targets: int) -> None:
         trainer = self._trainer
-        usual = {"losses": self._losses[-WINDOW:], "norms": self._norms[-WINDOW:]} if self._jumped else None
+        seen = {"losses": self._losses[-WINDOW:], "norms": self._norms[-WINDOW:], "first": self._first}
+        usual = seen if self._jumped else None
         kept = {**self._before, "usual": None if self._kept else usual, "targets": targets}
         path = save(trainer, kept, step, loss_sum, trainer.norm, Path(trainer.payload["folder"]))
         trainer.probe.observe("bundle", of=step, path=str(path))

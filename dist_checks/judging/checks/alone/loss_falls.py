@@ -61,12 +61,23 @@ def check(view: RungView) -> Iterator[Finding]:
     said = f"the loss went from {values[0]:.4g} to {end:.4g} in {len(steps)} steps{lines}"
     fields = {"step": steps[-1], "observed": end}
     wrong = {"blames": Blamed.RECIPE}
-    if not math.isfinite(end) or end > values[0] * 1.05 + 0.05:
+    if view.own_loop and not classes and math.isfinite(end):
+        yield writer.skipped(f"{said}; it is no cross-entropy that was heard, so it may mean anything", **fields)
+    elif not math.isfinite(end) or (_rises(values) if view.own_loop else end > values[0] * 1.05 + 0.05):
         first = ("sign",) if wrong_way(view.own) else ()
         yield writer.failed(said, **fields, **wrong, allowed=float(values[0]), symptom="loss_rises", suspects=first)
+    elif view.own_loop and _falls(values) and end > unigram - 0.02:
+        yield writer.unseen(f"{said}; it falls: more steps (single.learn) would tell", **fields)
     elif abs(end - even) <= STUCK * even and unigram < (1 - STUCK) * even:
         yield writer.failed(
             said, **fields, **wrong, allowed=(1 - STUCK) * even, symptom="loss_stuck", suspects=_suspects(view)
+        )
+    elif end > unigram - 0.02 and last > SLOW * middle and view.own_loop:
+        # A script may need more steps for what it learns next, as masked language models do.
+        yield writer.unseen(
+            f"{said}: no better than the frequencies of labels. More steps (single.learn) would tell whether labels "
+            "have anything to do with the inputs",
+            **fields,
         )
     elif end > unigram - 0.02 and last > SLOW * middle:
         there = end < unigram + max(0.02, NEAR * (values[0] - unigram))
@@ -86,6 +97,22 @@ def check(view: RungView) -> Iterator[Finding]:
     else:
         limit = unigram if math.isfinite(unigram) else float(values[0])
         yield writer.passed(said, **fields, allowed=limit)
+
+
+def _falls(values: np.ndarray) -> bool:
+    """The last third is below the one before it, by more than batches differ."""
+    _, middle, last = np.array_split(values, 3)
+    return float(middle.mean() - last.mean()) > 3 * _noise(middle, last)
+
+
+def _rises(values: np.ndarray) -> bool:
+    """The last third is above the first one, by more than batches differ: a first loss may be a lucky one."""
+    first, _, last = np.array_split(values, 3)
+    return float(last.mean() - first.mean()) > max(3 * _noise(first, last), 0.05 * float(first.mean()))
+
+
+def _noise(one: np.ndarray, other: np.ndarray) -> float:
+    return math.sqrt(one.var() / len(one) + other.var() / len(other))
 
 
 def _may_be_trained(view: RungView) -> bool:

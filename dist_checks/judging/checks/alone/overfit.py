@@ -19,6 +19,10 @@ PART = 0.1
 WILD = 1.5
 """Times the first loss: only steps that are far too long throw it there."""
 
+FLOWS = 0.9
+"""Share of the parameters that get a gradient, and that move, for either to be ruled out."""
+FELL = 0.9
+"""Of the first loss, for that of a script to have fallen at all."""
 FALLING = 0.95
 """Where the last quarter of the steps is this much below the one before it, more steps would tell."""
 
@@ -56,10 +60,11 @@ def check(view: RungView) -> Iterator[Finding]:
     if early:
         yield writer.unseen(f"{numbers}, of {view.rung.steps} that it was asked for: it reads no more epochs", **fields)
         return
-    if math.isfinite(last) and float(np.median(parts[3])) < FALLING * before and last < 0.5 * values[0]:
-        yield writer.unseen(
-            f"{numbers}, above {bound:.2g}, and it still falls: single.overfit_steps would tell", **fields
-        )
+    falls = float(np.median(parts[3])) < FALLING * before and last < 0.5 * values[0]
+    # A script may step by rates that are small, or come to their end.
+    falls = falls or (view.own_loop and last < FELL * values[0] and _flows(view))
+    if math.isfinite(last) and falls:
+        yield writer.unseen(f"{numbers}, above {bound:.2g}: more steps (single.overfit_steps) would tell", **fields)
         return
     out, suspects = _ruled_out(view, values, floor)
     yield writer.failed(
@@ -77,14 +82,14 @@ def _ruled_out(view: RungView, values: np.ndarray, floor: float) -> tuple[str, l
     left: list[str] = []
     flows, moves = reached(view.own), moved(view.own)
     if flows is not None:
-        (cleared if flows > 0.9 else left).append(f"gradient flow ({flows:.0%} of the parameters have a gradient)")
+        (cleared if flows > FLOWS else left).append(f"gradient flow ({flows:.0%} of the parameters have a gradient)")
     if moves is not None:
-        (cleared if moves > 0.9 else left).append(f"the optimizer ({moves:.0%} of them move)")
+        (cleared if moves > FLOWS else left).append(f"the optimizer ({moves:.0%} of them move)")
     held = {name for group in view.trace.header.get("optimizer") or () for name in group.get("parameters") or ()}
     suspects = (
         (["optimizer"] if None in held else [])
-        + (["flow"] if flows is not None and flows <= 0.9 else [])
-        + (["rate", "optimizer"] if moves is not None and moves <= 0.9 else [])
+        + (["flow"] if flows is not None and flows <= FLOWS else [])
+        + (["rate", "optimizer"] if moves is not None and moves <= FLOWS else [])
     )
     if not np.isfinite(values).all() or values[-1] > values[0] or values.max() > WILD * abs(values[0]):
         suspects += ["rate"]
@@ -95,6 +100,11 @@ def _ruled_out(view: RungView, values: np.ndarray, floor: float) -> tuple[str, l
         suspects += ["loss", "data"]
     said = f"Ruled out: {', '.join(cleared)}" if cleared else "Nothing is ruled out"
     return said + (f"; not ruled out: {', '.join(left)}" if left else ""), suspects
+
+
+def _flows(view: RungView) -> bool:
+    """Gradients reach the parameters, and these move, as far as was seen."""
+    return all(share is None or share > FLOWS for share in (reached(view.own), moved(view.own)))
 
 
 def _samples(view: RungView, batch: Mapping[str, Any]) -> int:
@@ -109,8 +119,8 @@ def _other_batches(view: RungView) -> str:
     read = {tuple(event["ids"]) for event in steps.values()}
     others = sum(int(each["others"]) for each in view.observed("held"))
     advice = (
-        "batches of a DataLoader and of probe.watch are held, and all that a model is called with where it computes "
-        "its loss itself"
+        "batches of a DataLoader and of probe.watch are held, and what a model is called with where its loss is "
+        "computed inside or is a cross-entropy"
     )
     if len(read) > 1:
         return f"the script read {len(read)} different batches in {len(steps)} steps: {advice}"
@@ -133,6 +143,8 @@ def _of_another_loss(view: RungView, writer: Writer, values: np.ndarray) -> Iter
         yield writer.unseen(f"{said}, of {view.rung.steps} that it was asked for: it reads no more epochs", **fields)
     elif math.isfinite(last) and last < values[0] and float(np.median(np.array_split(values, 4)[2])) > last / FALLING:
         yield writer.unseen(f"{said}, and it still falls: single.overfit_steps would tell", **fields)
+    elif _flows(view):
+        yield writer.unseen(f"{said}. Gradients flow and weights move, and how low it may get is not known", **fields)
     else:
         out, suspects = _ruled_out(view, values, 0.0)
         yield writer.failed(

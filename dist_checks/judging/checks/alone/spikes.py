@@ -13,6 +13,8 @@ from dist_checks.jumps import WINDOW, Usual
 from dist_checks.rung import Role
 
 FEWEST = 50
+AGAIN = 0.5
+"""Of a jump, and of the way from the first loss."""
 
 
 def check(view: RungView) -> Iterator[Finding]:
@@ -32,9 +34,9 @@ def check(view: RungView) -> Iterator[Finding]:
     norms = [events[step].get("norm_used") for step in steps]
     worst = 0.0
     for at in range(WINDOW, len(steps)):
-        usual = Usual.of(values[:at], norms[:at])
+        usual = Usual.of(values[:at], norms[:at], (values[0], norms[0]))
         worst = max(worst, usual.times(norms[at]))
-        if usual.jumps(values[at], norms[at]):
+        if usual.jumps(values[at], norms[at]) and not (view.own_loop and _restless(values[:at], values[at], usual)):
             ids = list(events[steps[at]].get("ids") or ())
             again = _common(view, steps, at, np.array(values))
             norm = "unknown" if norms[at] is None else f"{norms[at]:.3g}"
@@ -52,6 +54,15 @@ def check(view: RungView) -> Iterator[Finding]:
     yield writer.passed(
         f"no step jumps; the largest gradient norm is {worst:.3g} times those before it", observed=worst
     )
+
+
+def _restless(before: list[float], now: float, usual: Usual) -> bool:
+    """A script's batches may be small, and of many kinds: it has jumped half as far before, or is not halfway back to
+    where it came from."""
+    highest = max(before[WINDOW // 2 :])
+    level, first = usual.level, before[0]
+    halfway = level + AGAIN * max(0.0, first - level)
+    return usual.highest < now and (highest - level >= AGAIN * (now - level) or now < halfway)
 
 
 def _saved(view: RungView, step: int) -> str:
