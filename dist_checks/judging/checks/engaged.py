@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Iterator
 
 import numpy as np
 
 from dist_checks import pipeline
 from dist_checks.axes import ZERO_STAGES, Axis
 from dist_checks.judging.logical import Records
+from dist_checks.judging.orders import Action, order
 from dist_checks.judging.reading import plain_dtype, rank_list
 from dist_checks.judging.tolerance import DTYPE
 from dist_checks.judging.verdict import Finding
@@ -38,8 +38,7 @@ def check(view: RungView) -> Iterator[Finding]:
         elif seen is False:
             yield writer.failed(f"{name} is not on: {words}", observed=0, allowed=1)
         elif seen is None and name not in view.rung.setting and view.own_loop:
-            graph = ": inside a graph of torch.compile nothing is looked at" if _in_a_graph(view) else ""
-            yield writer.skipped(f"{name} is off, and {words}{graph}")
+            yield writer.skipped(f"{name} is off, and {words}{_in_a_graph(view)}")
         elif seen is None:
             yield writer.unseen(f"whether {name} is on was not seen: {words}")
     told = [f"{name} ({words})" for name, (seen, words) in proofs.items() if seen]
@@ -182,33 +181,14 @@ def _schedule(view: RungView, axis: Axis) -> Proof:
     }
     if silent := [rank for rank, actions in done.items() if not actions]:
         return None, f"what {rank_list(silent)} did was not recorded"
-    found = {rank: _order(actions) for rank, actions in done.items()}
+    found = {rank: order(actions) for rank, actions in done.items()}
     # The first ranks of a pipeline have so much to do before backward reaches them that they may not mix the two.
-    telling = {rank: order for rank, order in found.items() if "gpipe" not in order} or found
+    telling = {rank: name for rank, name in found.items() if "gpipe" not in name} or found
     rank = max(telling)
     # As torch writes them: 1F0 is the forward pass of micro-batch 0 through stage 1.
     words = " ".join(f"{action.stage}{action.what}{action.number}" for action in done[rank][:8])
     wanted = view.rung.setting[axis]
     return set(telling.values()) == {wanted}, f"rank {rank} worked in the order of {found[rank]}: {words} ..."
-
-
-class Action(NamedTuple):
-    """What a stage of a pipeline did: F, B (both gradients), I (those of inputs), W (those of weights)."""
-
-    what: str
-    stage: int
-    number: int
-    """Of the micro-batch in its step."""
-
-
-def _order(actions: Sequence[Action]) -> str:
-    """The schedule that a rank has followed."""
-    if any(action.what in "IW" for action in actions):
-        return "zerobubble"
-    mixed = "BF" in "".join(action.what for action in actions)
-    if len({action.stage for action in actions}) > 1:
-        return "interleaved" if mixed else "looped gpipe"
-    return "1f1b" if mixed else "gpipe"
 
 
 def _zero(view: RungView, axis: Axis) -> Proof:
@@ -363,8 +343,9 @@ def _precision(view: RungView) -> Proof:
     return True, f"matrix products in {wanted}"
 
 
-def _in_a_graph(view: RungView) -> bool:
-    return all((rank.evidence.get("compiled") or {}).get("graphs") for rank in view.trace.ranks)
+def _in_a_graph(view: RungView) -> str:
+    graphs = all((rank.evidence.get("compiled") or {}).get("graphs") for rank in view.trace.ranks)
+    return ": inside a graph of torch.compile nothing is looked at" if graphs else ""
 
 
 def _collectives(view: RungView, axis: Axis, *wanted: str, ignoring: Collection[str] = ()) -> int:
