@@ -12,7 +12,7 @@ import numpy as np
 from dist_checks.judging.heard import classes as classes_of
 from dist_checks.judging.logical import Full, Key
 from dist_checks.judging.moves import moves
-from dist_checks.judging.settings_seen import fingerprint
+from dist_checks.judging.settings_seen import first_batch
 from dist_checks.judging.view import RungView
 from dist_checks.rung import Role
 from dist_checks.trace import NO_ITEM, Kind
@@ -47,7 +47,7 @@ def health(view: RungView) -> dict[str, Any] | None:
         "metrics": [[each["step"], dict(each["values"])] for each in view.observed("metrics") if each["values"]],
         "shown": {key: shown[key] for key in ("rows", "shape") if key in shown},
         "data": {
-            "first_batch": fingerprint(shown),
+            "first_batch": first_batch(view.trace),
             "samples": len(train.get("ids") or ()),
             "fingerprint": zlib.crc32(repr([train.get("inputs"), train.get("targets")]).encode()),
             "lengths": _quartiles(train.get("lengths") or ()),

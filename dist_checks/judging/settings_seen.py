@@ -53,7 +53,7 @@ def settings(trace: Trace) -> dict[str, Any]:
     micro = first.get("micro_batches")
     out["micro-batches"] = len(micro) if micro else None
     out["samples of a step"] = _samples(trace)
-    out["first batch"] = _first_batch(trace)
+    out["first batch"] = None if (batch := first_batch(trace)) is None else f"{batch:08x}"
     out["clip"] = first.get("clip")
     out["loss scale"] = first.get("loss_scale")
     out["numbers"] = ", ".join(evidence.get("matmul_dtypes") or ()) or None
@@ -73,15 +73,16 @@ def _samples(trace: Trace) -> int | None:
     return len(ids) or None
 
 
-def _first_batch(trace: Trace) -> str | None:
-    """A fingerprint of what the model receives first, where rung zero has looked at it: data pipelines change too."""
+def first_batch(trace: Trace) -> int | None:
+    """A fingerprint of what the model receives first, in whatever layout: data pipelines change too. None where neither
+    rung zero has looked at it, nor samples are known by what they are."""
     shown = [event for rank in trace.ranks for event in rank.observed if event.get("what") == "shown"]
-    return f"{fingerprint(shown[0]):08x}" if shown else None
-
-
-def fingerprint(shown: Mapping[str, Any]) -> int:
-    """Of the samples that were shown."""
-    return zlib.crc32(repr(shown.get("rows")).encode())
+    if shown:
+        return zlib.crc32(repr(shown[0].get("rows")).encode())
+    first = [rank.steps[min(rank.steps)] for rank in trace.ranks if rank.steps]
+    if not first or any(event.get("ids_from") != "inputs" for event in first):
+        return None
+    return zlib.crc32(repr(sorted({id for event in first for id in event["ids"]})).encode())
 
 
 def changed(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:

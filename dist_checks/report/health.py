@@ -125,7 +125,9 @@ def _data(health: Mapping[str, Any]) -> Markup:
     if not data:
         return Markup("")
     whole, first = data["fingerprint"], data["first_batch"]
-    said = [f"{data['samples']} samples, fingerprint {whole:08x}, first batch {first:08x}"]
+    said = [f"{data['samples']} samples, fingerprint {whole:08x}"]
+    if first is not None:
+        said[0] += f", first batch {first:08x}"
     said += [
         f"{words} {five[0]} to {five[4]}, half of them {five[1]} to {five[3]}, {five[2]} in the middle"
         for words, key in (("lengths", "lengths"), ("targets of a sample", "targets"))

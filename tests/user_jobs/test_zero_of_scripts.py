@@ -84,6 +84,9 @@ def test_a_healthy_script(job: Job, see: str) -> None:
     assert findings(report, "overfit", "overfit")[0][1].startswith("12 samples: the loss went from 3.109 to 0.0")
     for check in ("step_zero", "causal", "alignment", "loss_falls", "activations", "data_labels", "spikes", "clipping"):
         assert findings(report, check, "learn")[0][0] == "pass", check
+    told = {rung["id"]: rung.get("health") for rung in report["rungs"]}["learn"]
+    assert (told["data"]["samples"], len(told["data"]["labels"])) == (1024, 8)
+    assert told["data"]["first_batch"]
     assert "ln(17) 2.83, entropy of labels 2.49, of pairs 1.2" in findings(report, "loss_falls", "learn")[0][1]
 
 
