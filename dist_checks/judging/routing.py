@@ -39,19 +39,23 @@ class Routes:
 
 
 def routes(seen: Seen) -> Routes:
-    found: dict[tuple[int, str], dict[int, tuple[int, ...]]] = {}
+    parts: dict[tuple[int, str, int], dict[int, tuple[int, tuple[int, ...]]]] = {}
     ranks: dict[tuple[int, str, int], tuple[int, ...]] = {}
     apart = None
     choices = 1
     for rank in seen.trace.ranks:
         for event in rank.routing:
             step, router, choices = int(event["step"]), str(event["router"]), int(event["choices"])
-            samples = found.setdefault((step, router), {})
             for item, experts in event["experts"].items():
-                sample, mine = int(item), tuple(experts)
-                if samples.setdefault(sample, mine) != mine and apart is None:
-                    apart = step, router, sample, ranks[step, router, sample][0], rank.rank
-                ranks[step, router, sample] = (*ranks.get((step, router, sample), ()), rank.rank)
+                key, mine = (step, router, int(item)), tuple(experts)
+                first, theirs = parts.setdefault(key, {}).setdefault(int(event.get("start", 0)), (rank.rank, mine))
+                if theirs != mine and apart is None:
+                    apart = *key, first, rank.rank
+                ranks[key] = (*ranks.get(key, ()), rank.rank)
+    found: dict[tuple[int, str], dict[int, tuple[int, ...]]] = {}
+    for (step, router, sample), of_ranks in parts.items():
+        whole = tuple(expert for start in sorted(of_ranks) for expert in of_ranks[start][1])
+        found.setdefault((step, router), {})[sample] = whole
     return Routes(of=found, choices=choices, ranks=ranks, apart=apart)
 
 

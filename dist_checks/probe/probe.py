@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from dist_checks.probe.holding import Holding
     from dist_checks.probe.placed import Sharded
     from dist_checks.probe.record import Record
+    from dist_checks.probe.routing import Read
 
 T = TypeVar("T")
 
@@ -100,9 +101,12 @@ class Probe:
             first=first,
         )
 
-    def routing(self, routers: Mapping[str, nn.Module]) -> None:
-        """After attach: the modules whose output has, as a tensor of whole numbers (samples, length, choices), the
-        experts that each token goes to, -1 where there is no token. By name, in forward order."""
+    def routing(self, routers: Mapping[str, nn.Module], read: Read | None = None) -> None:
+        """After attach: the modules that choose the experts which each token goes to, by name, in forward order.
+
+        Their output has the choices as a tensor of whole numbers, (samples, length, choices) or a row for each token of
+        one sample after the other, -1 where there is no token; or ``read`` makes something of it that has.
+        """
 
     def watch(self, loader: Iterable[T], ids: str | Callable[[T], Iterable[int]] | None = None) -> Iterable[T]:
         """``loader``, with :meth:`micro_batch` called for each of its batches; each call is an epoch.

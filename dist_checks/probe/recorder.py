@@ -31,7 +31,7 @@ from dist_checks.probe.machine import memory_peak, rng_hash
 from dist_checks.probe.narrowing import Narrowing
 from dist_checks.probe.probe import Probe
 from dist_checks.probe.record import Record
-from dist_checks.probe.routing import RoutingHooks
+from dist_checks.probe.routing import Read, RoutingHooks
 from dist_checks.probe.sample_ids import sampled
 from dist_checks.probe.scribe import Scribe
 from dist_checks.trace import NO_ITEM, Kind, Writer
@@ -92,11 +92,11 @@ class Recorder(Probe):
         self._norm: dict[str, float | None] = {"norm_used": None, "norm_printed": None, "clip": None}
         self._started = time.perf_counter()
 
-    def routing(self, routers: Mapping[str, nn.Module]) -> None:
-        self._routing = RoutingHooks(routers, self._write_routing)
+    def routing(self, routers: Mapping[str, nn.Module], read: Read | None = None) -> None:
+        self._routing = RoutingHooks(routers, self._write_routing, read)
 
-    def _write_routing(self, name: str, choices: int, experts: Mapping[int, list[int]]) -> None:
-        self._writer.event("routing", step=self._step, router=name, choices=choices, experts=experts)
+    def _write_routing(self, name: str, choices: int, experts: Mapping[int, list[int]], start: int) -> None:
+        self._writer.event("routing", step=self._step, router=name, choices=choices, start=start, experts=experts)
 
     def watch(self, loader: Iterable[T], ids: str | Callable[[T], Iterable[int]] | None = None) -> Iterator[T]:
         epoch, self._epochs = self._epochs, self._epochs + 1

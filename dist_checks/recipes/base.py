@@ -122,10 +122,15 @@ class Recipe(Offers, ABC):
         return {}
 
     def routers(self, model: nn.Module) -> dict[str, nn.Module]:
-        """The modules whose output holds, as its only tensor of whole numbers, the experts that each token goes to:
-        (samples, length, number of choices), -1 where there is no token. By name, in forward order; they are recorded.
-        """
+        """The modules that choose the experts of each token, by name, in forward order; they are recorded."""
         return {}
+
+    def chosen(self, output: Any, ids: Sequence[int], tokens: tuple[int, int, int] | None) -> Any:
+        """What holds, as its only tensor of whole numbers, the choices of a router that gave ``output`` for the samples
+        ``ids``: (samples, length, number of choices), or a row for each token of one sample after the other, -1 where
+        there is no token. ``tokens`` is (start, stop, total), those of each sample that blocks see here; None for all.
+        """
+        return output
 
     def tensor_parallel_plan(self, *, sequence_parallel: bool) -> Mapping[str, ParallelStyle] | None:
         """What :func:`torch.distributed.tensor.parallel.parallelize_module` takes; None: the recipe has no such plan.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -26,6 +26,9 @@ SMALL = {
 }
 """What a config has where ``[options.config]`` does not say it."""
 
+RUN = ("eager", "batched_mm")
+"""How experts can be run. (Torch's grouped product, another way of transformers, has no float64.)"""
+
 EXPERTS = ("moe_tp_experts", "packed_colwise", "moe_identity_expert")
 """Styles of modules that are left whole on every rank of tp here."""
 
@@ -40,7 +43,9 @@ ATTENTION = "dist_checks"
 class CausalLMRecipe(GPTRecipe):
     """``[options] model_type = "llama"``, and a table ``[options.config]`` of what its config is to be.
 
-    Attention is torch's (sdpa), dropout is off, and nothing is added to the loss of the targets.
+    Attention is torch's (sdpa), dropout is off, and nothing is added to the loss of the targets. ``experts`` is how
+    transformers is to run experts: "eager", one by one, or "batched_mm", all at once, which compile needs: each token
+    then gets a copy of the weights of its experts.
     """
 
     name = "huggingface"
@@ -54,10 +59,14 @@ class CausalLMRecipe(GPTRecipe):
         samples: int = 150,
         ragged: bool = True,
         length: int = 32,
+        experts: str = "eager",
     ) -> None:
         from transformers import AutoConfig
 
         super().__init__(samples=samples, ragged=ragged, length=length)
+        if experts not in RUN:
+            raise ValueError(f"options.experts ({experts!r}) must be one of {', '.join(RUN)}")
+        self.run_experts = experts
         values = {"use_cache": False, **SMALL, **(config or {})}
         try:
             self.config = AutoConfig.for_model(model_type, **values)
@@ -80,7 +89,7 @@ class CausalLMRecipe(GPTRecipe):
             made = AutoModelForCausalLM.from_config(
                 copy.deepcopy(self.config),
                 attn_implementation="sdpa",
-                experts_implementation="eager",  # torch's grouped product has no float64
+                experts_implementation=self.run_experts,
             )
         return made.float().train()
 
@@ -94,6 +103,24 @@ class CausalLMRecipe(GPTRecipe):
     def blocks(self, model: nn.Module) -> dict[str, nn.Module]:
         name, layers = _layers(model)
         return {f"{name}.{index}": block for index, block in layers.named_children()}
+
+    # Experts
+
+    def routers(self, model: nn.Module) -> dict[str, nn.Module]:
+        """Those whose logits transformers can record."""
+        recorder = (getattr(model, "_can_record_outputs", None) or {}).get("router_logits")
+        kind = getattr(recorder, "target_class", None)
+        return {name: module for name, module in model.named_modules() if kind is not None and isinstance(module, kind)}
+
+    def chosen(self, output: Any, ids: Sequence[int], tokens: tuple[int, int, int] | None) -> Any:
+        """Padding goes to experts as well, where it does nothing: it is left out."""
+        whole = next((x for x in output if isinstance(x, Tensor) and x.dtype == torch.int64), None)
+        if whole is None:
+            return output
+        inputs = self.collate(ids).inputs
+        real = (inputs if tokens is None else inputs[:, slice(*tokens[:2])]) != self.pad
+        rows = whole.detach().cpu().view(-1, real.shape[1], whole.shape[-1])[: len(ids)]
+        return rows.masked_fill(~real.unsqueeze(-1), -1)
 
     # Tensor parallelism
 
@@ -156,6 +183,11 @@ class CausalLMRecipe(GPTRecipe):
             out["pp"] = f"needs a model of {', '.join(sorted(PARTS))}, which {kind} is not"
         if getattr(self.config, "num_experts", None) or getattr(self.config, "num_local_experts", None):
             out["ep"] = "needs experts that take sorted tokens; those of transformers choose inside"
+            if self.run_experts == "eager":
+                out["compile"] = (
+                    "needs experts that run all at once, since a loop over those that were chosen breaks the graph: "
+                    'say options.experts = "batched_mm"'
+                )
         return out
 
     # Pipelines

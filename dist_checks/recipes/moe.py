@@ -208,7 +208,11 @@ class MoERecipe(GPTRecipe):
         return {**super().divisors(), "ep": {"experts": self.count}}
 
     def lacking(self) -> dict[str, str]:
-        return {**super().lacking(), "cp": "needs a recipe whose loss is one over tokens; moe balances whole sequences"}
+        return {
+            **super().lacking(),
+            "cp": "needs a recipe whose loss is one over tokens; moe balances whole sequences",
+            "compile": "needs shapes that do not depend on data; moe gives an expert as many tokens as have chosen it",
+        }
 
 
 def _sparse(model: MoEGPT) -> list[tuple[int, MoEBlock]]:

@@ -97,7 +97,8 @@ class Trainer:
         )
         if self.phase.load is not None:
             self.probe.loaded(**self.position())
-        self.probe.routing(routers)
+        if Axis.COMPILE not in self.rung.setting:  # hooks inside of a graph break it
+            self.probe.routing(routers, recipe.chosen)
 
     # What is trained: hooks for frameworks that own a part of it
 

@@ -129,10 +129,19 @@ def refusal(axes: dict[str, Any], **facts: Any) -> str:
     [
         ("gpt", "ep", "ep needs a recipe with experts; gpt has none"),
         ("moe", "cp", "cp needs a recipe whose loss is one over tokens; moe balances whole sequences"),
+        (
+            "moe",
+            "compile",
+            "compile needs shapes that do not depend on data; moe gives an expert as many tokens as have chosen it",
+        ),
     ],
 )
 def test_what_a_recipe_refuses_is_skipped_by_the_plan(recipe: str, axis: str, reason: str) -> None:
-    made = make(parse({"axes": {axis: 2}}), Facts.from_json({"lacking": load(recipe).lacking()}), 8)
+    made = make(
+        parse({"axes": {axis: True if axis == "compile" else 2}}),
+        Facts.from_json({"lacking": load(recipe).lacking()}),
+        8,
+    )
     assert reason in {skip.reason for skip in made.skipped}
     assert {rung.setting.to_json().get(axis) for rung in made.rungs} == {None}
 

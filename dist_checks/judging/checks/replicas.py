@@ -10,6 +10,7 @@ import numpy as np
 
 from dist_checks.judging.logical import Records
 from dist_checks.judging.reading import Trace
+from dist_checks.judging.routing import routes
 from dist_checks.judging.signatures import pieces
 from dist_checks.judging.tolerance import within
 from dist_checks.judging.verdict import Explanation, Finding
@@ -139,6 +140,7 @@ def _failed(view: RungView, writer: Writer, split: Split) -> Finding:
         f"{split.name}{_other_names(view, split)}{sample} {when}: {split.distance:.1e} apart, 0 allowed; "
         f"{split.tensors} of {split.of} {noun}s differ"
     )
+    message += _routed(view, split)
     if len(split.others) > 1:
         message += f", on {len(split.others)} ranks"
     before = [step for step in sorted(set(view.own.records(split.kind).step.tolist())) if step < split.step]
@@ -160,6 +162,15 @@ def _failed(view: RungView, writer: Writer, split: Split) -> Finding:
         allowed=0.0,
         explanation=explanation,
     )
+
+
+def _routed(view: RungView, split: Split) -> str:
+    """Whether the first block whose output differs holds a router that chose differently on ranks."""
+    apart = routes(view.own).apart if split.kind is Kind.OUTPUT else None
+    if apart is None or apart[0] != split.step or not apart[1].startswith(f"{split.name}."):
+        return ""
+    _, router, sample, one, other = apart
+    return f"; {router} sends tokens of sample {sample} to different experts on ranks {one} and {other}"
 
 
 def _other_names(view: RungView, split: Split) -> str:

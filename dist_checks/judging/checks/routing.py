@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from dist_checks.axes import Axis
 from dist_checks.judging.routing import Flip, Routes, flips, routes, tokens
 from dist_checks.judging.tolerance import NEAR, Rule
 from dist_checks.judging.verdict import Finding
@@ -20,7 +21,7 @@ def check(view: RungView) -> Iterator[Finding]:
     writer = view.writer("routing")
     mine = routes(view.own)
     if not mine.of:
-        yield writer.skipped("no router was recorded: nothing is routed")
+        yield writer.skipped(f"no router was recorded: {_why_none(view)}")
         return
     if mine.apart is not None:
         step, router, item, one, other = mine.apart
@@ -40,6 +41,15 @@ def check(view: RungView) -> Iterator[Finding]:
     steps = [step for step in view.comparable_steps if any(at == step for at, _ in mine.of)]
     found = [flip for flip in flips(mine, yard) if flip.step in steps]
     yield from _judged(view, mine, found, steps)
+    if unseen := sum(len(set(yard.of[key]) - set(mine.of.get(key, ()))) for key in yard.of if key[0] in steps):
+        total = sum(len(samples) for (step, _), samples in yard.of.items() if step in steps)
+        yield writer.skipped(f"of {unseen} of {total} samples the choices of a router were not recorded")
+
+
+def _why_none(view: RungView) -> str:
+    if Axis.COMPILE in view.rung.setting:
+        return "inside a graph of torch.compile none can be"
+    return "nothing is routed, or the recipe does not say where"
 
 
 def _judged(view: RungView, mine: Routes, found: list[Flip], steps: list[int]) -> Iterator[Finding]:

@@ -9,8 +9,11 @@ from dist_checks.rung import Rung
 from dist_checks.worker.faults.base import Fault
 from dist_checks.worker.loop import Trainer
 
-TENSORS = ("blocks.1.mlp.up.weight", "blocks.1.moe.experts.up")
-"""Of gpt, and of the recipe with experts."""
+TENSORS = (
+    *("blocks.1.mlp.up.weight", "blocks.1.moe.experts.up"),
+    *("layers.1.mlp.up_proj.weight", "layers.1.mlp.experts.gate_up_proj"),
+)
+"""Of gpt, of the recipe with experts, and of models of transformers without and with them."""
 FACTOR = 1.05
 
 

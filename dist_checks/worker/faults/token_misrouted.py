@@ -15,17 +15,18 @@ from dist_checks.worker.faults.base import Fault
 from dist_checks.worker.mesh import World
 
 
+def swap(module: nn.Module, inputs: Any, output: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """A hook of a router: where expert 0 is not chosen already, it takes the place of the last."""
+    (chosen,) = (x for x in output if x.dtype == torch.int64)
+    wrong = (chosen == chosen.max()) & (chosen.min(-1, keepdim=True).values > 0)
+    swapped = torch.where(wrong, torch.zeros_like(chosen), chosen)
+    return tuple(swapped if x is chosen else x for x in output)
+
+
 def plant(rung: Rung) -> None:
     right = ep.apply
 
     def apply(model: nn.Module, recipe: Recipe, world: World) -> nn.Module:
-        def swap(module: nn.Module, inputs: Any, output: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, ...]:
-            weights, chosen, balance = output
-            low = chosen.min(-1, keepdim=True).values
-            # Where expert 0 is not chosen already, it takes the place of the last.
-            wrong = (chosen == chosen.max()) & (low > 0)
-            return weights, torch.where(wrong, torch.zeros_like(chosen), chosen), balance
-
         if world.layout.coordinates(world.rank)[Axis.EP]:
             for router in recipe.routers(model).values():
                 router.register_forward_hook(swap, prepend=True)
