@@ -110,6 +110,8 @@ def _not_failed(outcomes: Sequence[Outcome]) -> Verdict:
     rungs = [o for o in outcomes if o.rung.role is Role.RUNG]
     passed = [o for o in rungs if o.status is Status.PASS]
     open_ = [o for o in outcomes if o.status is not Status.PASS and (o.rung.planned or o.rung.role is not Role.RUNG)]
+    unread = [o for o in open_ if o.status is Status.SKIP and o.unread]
+    open_ = [o for o in open_ if o not in unread]
     compared = [o for o in outcomes if o.rung.role is Role.SINGLE and o.rung.truth is not None]
     if not outcomes:
         return Verdict(status=Status.INCONCLUSIVE, sentence="INCONCLUSIVE no rung was run", blamed=None, broken=())
@@ -121,7 +123,8 @@ def _not_failed(outcomes: Sequence[Outcome]) -> Verdict:
         sentence = f"INCONCLUSIVE {len(passed)} of {_count(rungs)} equal to one device; not decided: {what}{more}"
         return Verdict(status=Status.INCONCLUSIVE, sentence=sentence, blamed=blamed, broken=())
     if passed:
-        sentence = f"PASS {_count(passed)} equal to one device"
+        others = f"; not read: {', '.join(o.rung.id for o in unread)}" if unread else ""
+        sentence = f"PASS {_count(passed)} equal to one device{others}"
         return Verdict(status=Status.PASS, sentence=sentence, blamed=None, broken=())
     zero = [o for o in outcomes if o.rung.is_zero]
     if zero and not compared:

@@ -20,7 +20,7 @@ from dist_checks.judging.deciding import deciding
 from dist_checks.judging.health import health
 from dist_checks.judging.late import FEWEST, Pair, late
 from dist_checks.judging.measured import contributions, sensitivity, series
-from dist_checks.judging.outcome import Outcome, rung_status
+from dist_checks.judging.outcome import Outcome, rung_status, status_of
 from dist_checks.judging.reading import TraceError, read
 from dist_checks.judging.seen import Seen
 from dist_checks.judging.verdict import Blamed, Finding, Status, Verdict
@@ -57,7 +57,7 @@ class RungJudgement:
 
     @property
     def status(self) -> Status:
-        return rung_status(finding.status for finding in self.findings)
+        return status_of(self.findings)
 
     def checks(self) -> dict[str, str]:
         """Status of each check, in the order in which they were asked."""

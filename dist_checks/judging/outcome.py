@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from dist_checks.judging.checks import ALONE, CHECKS
+from dist_checks.judging.own import UNREAD
 from dist_checks.judging.verdict import Finding, Status
 from dist_checks.rung import Rung
 
@@ -26,8 +27,13 @@ class Outcome:
 
     @property
     def status(self) -> Status:
-        """SKIP only where nothing at all was judged; one thing that could not be seen makes it INCONCLUSIVE."""
-        return rung_status(finding.status for finding in self.findings)
+        """SKIP only where nothing at all was judged, or what ranks hold could not be; one thing that could not be seen
+        makes it INCONCLUSIVE."""
+        return status_of(self.findings)
+
+    @property
+    def unread(self) -> bool:
+        return is_unread(self.findings)
 
     @property
     def first(self) -> Finding | None:
@@ -49,6 +55,16 @@ def rung_status(statuses: Iterable[Status]) -> Status:
     found = set(statuses)
     order = (Status.FAIL, Status.INCONCLUSIVE, Status.PASS, Status.SKIP)
     return next((status for status in order if status in found), Status.INCONCLUSIVE)
+
+
+def is_unread(findings: Iterable[Finding]) -> bool:
+    """Whether samples and losses are all that was seen of the rung."""
+    return any(finding.status is Status.SKIP and finding.message.startswith(UNREAD) for finding in findings)
+
+
+def status_of(findings: Sequence[Finding]) -> Status:
+    status = rung_status(finding.status for finding in findings)
+    return Status.SKIP if status is Status.PASS and is_unread(findings) else status
 
 
 def cause(finding: Finding) -> int:

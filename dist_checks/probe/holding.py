@@ -91,6 +91,23 @@ class Holding:
         return {}
 
 
+class Unread(Holding):
+    """Of a model that cannot be read: samples and losses are recorded all the same, and why nothing else is."""
+
+    def __init__(self, model: nn.Module, optimizers: Sequence[Optimizer], why: str) -> None:
+        super().__init__(model, optimizers, {})
+        self._why = why
+
+    def table(self, tied: Mapping[str, str]) -> list[dict[str, Any]]:
+        return []
+
+    def buffers(self) -> Iterator[Held]:
+        return iter(())
+
+    def evidence(self) -> dict[str, Any]:
+        return {"unread": self._why}
+
+
 def is_state(key: str, value: object) -> bool:
     return isinstance(value, Tensor) and value.is_floating_point() and key != "step"
 

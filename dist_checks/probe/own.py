@@ -29,7 +29,7 @@ from dist_checks.probe.block_list import blocks_of
 from dist_checks.probe.clipping import Clipping, whole
 from dist_checks.probe.engine import Engine
 from dist_checks.probe.extents import Unreadable
-from dist_checks.probe.holding import Holding, holding_of
+from dist_checks.probe.holding import Holding, Unread, holding_of
 from dist_checks.probe.placed import PlacedHolding, Sharded, declared
 from dist_checks.probe.probe import FOLDER, Probe
 from dist_checks.probe.record import Record
@@ -111,10 +111,12 @@ def attach(
     try:
         holding = holding or holding_of(model, given)
     except Unreadable as why:
-        if not every:
+        if every:
+            warnings.warn(f"dist_checks records nothing of this job: {why}", stacklevel=3)  # which goes on without
+            return Probe()
+        if not rung or role is Role.SINGLE:
             raise  # the harness says it as a matter of usage
-        warnings.warn(f"dist_checks records nothing of this job: {why}", stacklevel=3)  # which goes on without
-        return Probe()
+        holding = Unread(model, given, str(why))
     _attached = OwnLoop(
         model,
         given,

@@ -15,7 +15,7 @@ REQUIRED = "DIST_CHECKS_REQUIRE"
 
 
 def missing(part: str) -> str:
-    """What is not there of ``deepspeed``, ``ray``, ``slurm`` or ``py-spy``; empty where all is."""
+    """What is not there of ``slurm``, ``py-spy`` or a package that is imported by this name; empty where all is."""
     if part == "slurm":
         path = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin"))
         absent = [name for name in ("munged", "slurmctld", "slurmd", "sbatch") if not shutil.which(name, path=path)]

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
+from parts import need
 from torch import Tensor
 
 from dist_checks.judging.reading import read
@@ -58,8 +59,10 @@ def test_scalars_of_tensorboard(tmp_path: Path) -> None:
 
 
 def test_scalars_that_tensorboard_itself_wrote(tmp_path: Path) -> None:
-    tensorboard = pytest.importorskip("torch.utils.tensorboard")
-    with tensorboard.SummaryWriter(str(tmp_path)) as writer:
+    need("tensorboard")
+    from torch.utils.tensorboard import SummaryWriter
+
+    with SummaryWriter(str(tmp_path)) as writer:
         writer.add_scalar("loss", 0.25, 7)
     assert scalars(tmp_path, "loss") == [(7, 0.25)]
 

@@ -34,6 +34,7 @@ def job(launcher: LocalLauncher, tmp_path: Path) -> Job:
         changes: Sequence[tuple[str, str]] = (),
         command: Mapping[str, Any] | None = None,
         before: str = "",
+        select: str = "",
         **matrix: Any,
     ) -> Outcome:
         text = (HERE / script).read_text()
@@ -53,6 +54,6 @@ def job(launcher: LocalLauncher, tmp_path: Path) -> Job:
             "command": {"argv": argv, "warm": True, **(command or {})},
             "axes": axes,
         }
-        return session.run(given, out=tmp_path / f"run{runs}", launcher=launcher)
+        return session.run(given, out=tmp_path / f"run{runs}", select=select, launcher=launcher)
 
     return run

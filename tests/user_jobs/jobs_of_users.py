@@ -23,5 +23,6 @@ class Job(Protocol):
         mistake: tuple[str, str] | None = None,
         command: Mapping[str, Any] | None = None,
         before: str = "",
+        select: str = "",
         **matrix: Any,
     ) -> Outcome: ...

@@ -104,3 +104,45 @@ def test_another_order_on_one_device_is_said_to_be_one(job: Job) -> None:
     status, said = findings(outcome.report, "samples", "dp_replicate2")[0]
     assert status == "fail"
     assert "as many, but others: where one device shuffles by itself" in said
+
+
+FSDP1_ALONE = """        policy = ModuleWrapPolicy({Layer})
+        model = FSDP(model, auto_wrap_policy=policy, use_orig_params=True, device_id=torch.device("cpu"))
+"""
+FSDP1_OVER_TP = """        from torch.distributed.tensor import parallel
+
+        tp = int(os.environ["TP"])
+        mesh = dist.device_mesh.init_device_mesh("cpu", (world // tp, tp), mesh_dim_names=("dp", "tp"))
+        rank, world = mesh.get_local_rank("dp"), world // tp
+        if tp > 1:
+            plan = {"layers.*.up": parallel.ColwiseParallel(), "layers.*.down": parallel.RowwiseParallel()}
+            parallel.parallelize_module(model, mesh["tp"], plan)
+        if world > 1:
+            policy, device = ModuleWrapPolicy({Layer}), torch.device("cpu")
+            model = FSDP(model, device_mesh=mesh["dp"], auto_wrap_policy=policy, use_orig_params=True, device_id=device)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+"""
+
+
+def test_fsdp1_around_a_tensor_parallel_model_is_not_read_and_no_pass_either(job: Job) -> None:
+    accum = 'parser.add_argument("--accum", type=int, default=1)'
+    outcome = job(
+        "fsdp1.py",
+        "--tp {tp}",
+        {"dp_shard": 2, "tp": 2},
+        select="dp_shard2+tp2",
+        changes=[
+            (FSDP1_ALONE, FSDP1_OVER_TP),
+            (accum, accum + '\n    parser.add_argument("--tp", type=int, default=1)'),
+            ('int(os.environ["TP"])', "args.tp"),
+            # the norm that FSDP1 computes is no sum over tp
+            ("            model.clip_grad_norm_(0.5)", "            pass"),
+            ("            nn.utils.clip_grad_norm_(model.parameters(), 0.5)", "            pass"),
+        ],
+    )
+    assert outcome.report["sentence"] == "PASS 2 rungs equal to one device; not read: dp_shard2+tp2"
+    (rung,) = [rung for rung in outcome.report["rungs"] if rung["id"] == "dp_shard2+tp2"]
+    assert rung["status"] == "skip"
+    assert rung["checks"]["loss"] == rung["checks"]["samples"] == "pass"
+    for check in ("engaged", "shards", "gradients", "updates"):
+        assert "FSDP1 has flattened parameters that are DTensors" in findings(outcome.report, check, rung["id"])[0][1]
