@@ -6,6 +6,7 @@ rewriting of asserts are those of the session that started it.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pickle
@@ -18,6 +19,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from _pytest.config import create_terminal_writer
 
 import dist_checks.worker.entry  # noqa: F401  # what ranks import at first use: in a fork server it is paid for once
 from dist_checks.probe.ledger import open_for_worker
@@ -170,6 +172,9 @@ def _run(payload: Mapping[str, Any], folder: Path, report: Report) -> None:
     config = pytest.Config.fromdictargs(options, [*plugins, payload["test"]])
     # What it would write goes to nobody, and it is here that ini options of it are known.
     config.pluginmanager.unregister(name="terminal")
+    # pytest 8 asks the reporter, which is not here, how to colour what an assert compares.
+    writer = create_terminal_writer(config, io.StringIO())
+    config.get_terminal_writer = lambda: writer  # type: ignore[method-assign]
     config.pluginmanager.register(OnRank(config, report, Path(payload["tmp_path"])), ON_RANK)
     config._do_configure()
     session = pytest.Session.from_config(config)
