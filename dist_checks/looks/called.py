@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -25,15 +26,21 @@ class Call:
 
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
+    names: tuple[str, ...] = ()
+    """What the first of ``args`` are called in the model's forward."""
 
-    @classmethod
-    def copy(cls, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
-        return cls(copied(args), copied(dict(kwargs)))
+    def copy(self) -> Call:
+        return Call(copied(self.args), copied(dict(self.kwargs)), self.names)
+
+    @property
+    def _named(self) -> list[tuple[str, Tensor]]:
+        names = (*self.names, *[""] * len(self.args))
+        return [*_named("", [{name: x} for name, x in zip(names, self.args, strict=False)]), *_named("", self.kwargs)]
 
     @property
     def inputs(self) -> Tensor | None:
         """By its name, else the first tensor of tokens, else the first one with a row for each sample."""
-        named = list(_named("", [*self.args, self.kwargs]))
+        named = self._named
         by_name = dict(reversed(named))  # the first of each
         for name in NAMES:
             if name in by_name:
@@ -44,7 +51,7 @@ class Call:
     @property
     def mask(self) -> Tensor | None:
         """Where there are tokens, not padding."""
-        found = dict(_named("", self.kwargs)).get(MASK)
+        found = dict(self._named).get(MASK)
         inputs = self.inputs
         return found if found is not None and inputs is not None and found.shape == inputs.shape else None
 
@@ -55,7 +62,7 @@ class Call:
         def put(x: Any) -> Any:
             return inputs if x is old else x.clone() if isinstance(x, Tensor) else x
 
-        return Call(tree_map(put, self.args), tree_map(put, dict(self.kwargs)))
+        return Call(tree_map(put, self.args), tree_map(put, dict(self.kwargs)), self.names)
 
     def batch(self, heard: Heard) -> Batch | None:
         """The inputs with the targets of a cross-entropy of this call: one for each token, but perhaps for the last
@@ -68,6 +75,15 @@ class Call:
         if inputs.ndim == 2 and not inputs.is_floating_point() and 1 < length <= inputs.shape[1]:
             return Batch(inputs[:, :length], targets)
         return Batch(inputs, targets[:, 0]) if length == 1 else None
+
+
+def names_of(model: nn.Module) -> tuple[str, ...]:
+    """Of what its forward takes by place; none where it takes whatever it is given, as wrappers do."""
+    try:
+        given = inspect.signature(model.forward).parameters.values()
+    except (TypeError, ValueError):
+        return ()
+    return tuple(each.name for each in given if each.kind is each.POSITIONAL_OR_KEYWORD)
 
 
 def _named(name: str, value: object) -> Iterator[tuple[str, Tensor]]:

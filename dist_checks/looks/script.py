@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 from dist_checks.looks import statistics
 from dist_checks.looks.activations import activations
-from dist_checks.looks.called import Call, Outputs
+from dist_checks.looks.called import Call, Outputs, names_of
 from dist_checks.looks.causal import causal
 from dist_checks.looks.cross_entropy import Ear, Heard
 from dist_checks.looks.held import drop_nothing, hold_loaders, without_decay
@@ -41,6 +41,7 @@ class Script:
             hold_loaders()
             drop_nothing()
             without_decay(optimizers)
+        self._names = names_of(model)
         self._first: Call | None = None
         self._now: Call | None = None
         self._ids: Sequence[int] = ()
@@ -68,13 +69,13 @@ class Script:
         self._inside, self._calls = True, 0
         self._tell_evaluated()
         if self._first is None:
-            self._first = Call.copy(args, kwargs)
+            self._first = Call(args, kwargs, self._names).copy()
         elif self.holds and (self._loss_inside or self._targets):
             # Whatever the loop has read: the loss is of what the model is called with, and its targets are held.
             self._now = self._first
-            call = Call.copy(self._first.args, self._first.kwargs)
+            call = self._first.copy()
             return call.args, dict(call.kwargs)
-        self._now = Call(args, kwargs)
+        self._now = Call(args, kwargs, self._names)
         return None
 
     def read(self, ids: Sequence[int]) -> None:
@@ -161,6 +162,7 @@ class Script:
             rows=len(self._start[0].logits),
             weighted=any(each.weighted for each in self._start),
             offsets=offsets,
+            **(_padded(self._first, self._batch) if offsets.get(str(NEXT), 0.0) >= SURE else {}),
         )
         if self.holds and self._batch is not None:
             self._observe("batch", ids=[], targets=self._batch.count, floor=self._floor(offsets))
@@ -217,6 +219,16 @@ def _offsets(batches: Sequence[Batch]) -> dict[str, float]:
             there = here != IGNORE
             out[str(offset)] = float((ahead == here)[there].double().mean()) if bool(there.any()) else 0.0
     return out
+
+
+def _padded(call: Call | None, batch: Batch | None) -> dict[str, int]:
+    """How many targets that count are tokens which the attention mask leaves out, and of how many samples. Nothing
+    where there is no mask."""
+    if call is None or batch is None or (mask := call.mask) is None:
+        return {}
+    own = mask[:, NEXT : NEXT + batch.targets.shape[1]]
+    counted = batch.targets[:, : own.shape[1]] != IGNORE
+    return {"padded": int((counted & (own == 0)).sum()), "samples": len(mask)}
 
 
 def _causal(model: nn.Module, call: Call, batch: Batch | None) -> dict[str, Any] | None:

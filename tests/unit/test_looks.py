@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy, dropout
 from torch.utils.data import DataLoader, TensorDataset
 
 from dist_checks.looks import held
-from dist_checks.looks.called import Call, Outputs
+from dist_checks.looks.called import Call, Outputs, names_of
 from dist_checks.looks.causal import causal
 from dist_checks.looks.cross_entropy import Ear, Heard
 from dist_checks.looks.samples import Samples
@@ -85,12 +85,21 @@ TOKENS = torch.arange(12).view(2, 6)
     ],
 )
 def test_inputs_are_found_and_replaced(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    call = Call.copy(args, kwargs)
+    call = Call(args, kwargs).copy()
     assert call.inputs is not None
     assert torch.equal(call.inputs, TOKENS)
     again = call.instead(TOKENS + 5)
     assert torch.equal(again.inputs, TOKENS + 5)  # type: ignore[arg-type]
     assert torch.equal(call.inputs, TOKENS)
+
+
+def test_a_mask_is_known_by_the_name_that_forward_gives_it() -> None:
+    model = Attending(causal=True, inside=False)
+    assert names_of(model) == ("idx", "labels")
+    assert names_of(nn.DataParallel(model)) == ()
+    mask = torch.ones_like(TOKENS)
+    assert Call((TOKENS, mask), {}, ("input_ids", "attention_mask")).mask is mask
+    assert Call((TOKENS, mask), {}).mask is None
 
 
 class Attending(nn.Module):

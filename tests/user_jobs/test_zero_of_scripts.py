@@ -101,6 +101,19 @@ def test_mistake(job: Job, name: str) -> None:
     assert re.search(mistake.suspect, found[0]["suspects"][0])
 
 
+def test_padding_that_counts(job: Job) -> None:
+    wrong = ("words.masked_fill(padding, -100))", "words.masked_fill(padding, 0))")
+    right = alone(job, "other_losses.py", "--kind LeftPadded", single={"learn": 2, "overfit": 0}).report
+    report = alone(job, "other_losses.py", "--kind LeftPadded", single={"learn": 2, "overfit": 0}, mistake=wrong).report
+    assert findings(right, "data_padding", "learn")[0] == (
+        "pass",
+        "0 of 143 targets of the first step are left out by the attention mask",
+    )
+    status, said = findings(report, "data_padding", "learn")[0]
+    assert status == "fail"
+    assert said == "of 176 targets of the first step 33 are tokens that the attention mask leaves out"
+
+
 def test_a_loader_is_held(job: Job) -> None:
     """Batches of a DataLoader, the loss outside of the model, a class for each sample, dropout."""
     report = alone(job, "accelerate_loop.py", single=OVERFIT).report

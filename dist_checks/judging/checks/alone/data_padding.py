@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dist_checks.judging.checks.alone.splits import split, unsplit
+from dist_checks.judging.heard import heard
 from dist_checks.judging.verdict import Blamed, Finding
-from dist_checks.judging.view import RungView
+from dist_checks.judging.view import RungView, Writer
 
 
 def check(view: RungView) -> Iterator[Finding]:
@@ -16,7 +17,7 @@ def check(view: RungView) -> Iterator[Finding]:
         yield finding
         return
     if view.own_loop:
-        yield writer.skipped("nobody says what is padding or a prompt in the batches of a script: a recipe would")
+        yield _of_script(view, writer)
         return
     train = split(view, "train")
     at, labels, prompts = (int(train.get(key) or 0) for key in ("pad_targets", "pad_labels", "prompt_targets"))
@@ -35,3 +36,22 @@ def check(view: RungView) -> Iterator[Finding]:
         )
     else:
         yield writer.passed(f"none of {total} targets is at padding or in a prompt", observed=0, allowed=0)
+
+
+def _of_script(view: RungView, writer: Writer) -> Finding:
+    """By its attention mask, in the first batch. One target a sample may be the end of a text, or its first token."""
+    told = heard(view)
+    if "padded" not in told:
+        return writer.skipped(
+            "nothing says what is padding in the batches of a script: it calls with no attention mask"
+        )
+    padded, samples, total = (int(told[key]) for key in ("padded", "samples", "targets"))
+    if padded > samples:
+        return writer.failed(
+            f"of {total} targets of the first step {padded} are tokens that the attention mask leaves out",
+            observed=padded,
+            allowed=samples,
+            blames=Blamed.RECIPE,
+            symptom="padding_counts",
+        )
+    return writer.passed(f"{padded} of {total} targets of the first step are left out by the attention mask")
