@@ -69,6 +69,12 @@ class Command:
     starts_trained: bool | None = None
     """Whether its weights are trained ones before the first step. Where this is not said, a first loss that is lower
     than chance is not called wrong."""
+    pad: int | None = None
+    begin: int | None = None
+    end: int | None = None
+    """Tokens that are padding, and that begin and end a text, for rung zero to look for in its batches."""
+    spares_norms: bool = False
+    """Norms and biases are to have no weight decay."""
     checkpoint: str = ""
     """What it saves at the end: a file or a folder, such as ``{out}/model.safetensors``."""
 

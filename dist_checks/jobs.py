@@ -86,6 +86,7 @@ def _of_command(matrix: Matrix, command: Command, rung: Rung, run: Path) -> Job:
     custom = matrix.custom_of(rung.setting)
     options = matrix.options | custom.options
     about = {"rung": rung.to_json(), "env": list(custom.env), "options": options}
+    about["tokens"] = {"pad": command.pad, "begin": command.begin, "end": command.end}
     if command.see == "log":
         about |= {"loss": command.loss} | {
             key: command.fill(getattr(command, key), rung, options, folder) for key in ("log", "checkpoint")

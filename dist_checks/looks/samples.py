@@ -15,10 +15,11 @@ MOST, MOST_ELEMENTS = 1024, 4_000_000
 class Samples:
     """Each once, as far as that can be told: as much of a recipe as :func:`dist_checks.looks.statistics.split` asks."""
 
-    pad = begin = end = mixture = None
-    next_token = False
+    mixture = None
 
-    def __init__(self) -> None:
+    def __init__(self, *, pad: int | None = None, begin: int | None = None, end: int | None = None) -> None:
+        self.pad, self.begin, self.end = pad, begin, end
+        self.next_token = False
         self._rows: dict[int, Batch] = {}
         self._elements = 0
 

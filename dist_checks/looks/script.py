@@ -18,6 +18,7 @@ from dist_checks.looks.causal import causal
 from dist_checks.looks.cross_entropy import Ear, Heard
 from dist_checks.looks.held import drop_nothing, hold_loaders, without_decay
 from dist_checks.looks.samples import Samples
+from dist_checks.looks.tally import Tally
 from dist_checks.recipes.base import IGNORE, Batch
 from dist_checks.rung import Role
 
@@ -34,8 +35,18 @@ class Script:
     """Told of forward passes and steps. In a single it hears the first step; in the rung that learns all of them, and
     asks the model after the first; in the one that memorises it holds the batch."""
 
-    def __init__(self, role: Role, model: nn.Module, optimizers: Sequence[Optimizer], observe: Observe) -> None:
+    def __init__(
+        self,
+        role: Role,
+        model: nn.Module,
+        optimizers: Sequence[Optimizer],
+        observe: Observe,
+        steps: int = 0,
+        tokens: Mapping[str, int | None] | None = None,
+    ) -> None:
+        """``steps`` that it is to train; ``tokens`` that are padding, or begin and end a text, where that is known."""
         self.role, self._model, self._observe = role, model, observe
+        self._half = steps // 2
         self._ear = Ear(self._heard, self._first_targets if role is Role.OVERFIT else None)
         if role is Role.OVERFIT:  # for the rest of the process
             hold_loaders()
@@ -51,7 +62,7 @@ class Script:
         self._batch: Batch | None = None
         self._sum, self._count = 0.0, 0
         self._evaluated: deque[tuple[float, int]] = deque()
-        self._samples = Samples()
+        self._samples, self._tally = Samples(**(tokens or {})), Tally()
         self._targets: list[Tensor] = []
         self._calls = self._others = 0
 
@@ -121,6 +132,8 @@ class Script:
         self._batch = self._batch or batch
         if self.role is Role.LEARN and batch is not None:
             self._samples.add(self._ids, batch)
+            if self._steps >= self._half:
+                self._tally.add(heard, self._ids)
 
     def _tell_evaluated(self) -> None:
         """What was heard without a gradient since the step before: a validation, as far as one can tell."""
@@ -154,6 +167,7 @@ class Script:
             return
         counted = sum(each.count for each in self._start)
         offsets = _offsets([b for each in self._start[:1] if (b := self._batch_of(each)) is not None])
+        self._samples.next_token = offsets.get(str(NEXT), 0.0) >= SURE
         self._observe(
             "heard",
             classes=self._start[0].classes,
@@ -162,7 +176,7 @@ class Script:
             rows=len(self._start[0].logits),
             weighted=any(each.weighted for each in self._start),
             offsets=offsets,
-            **(_padded(self._first, self._batch) if offsets.get(str(NEXT), 0.0) >= SURE else {}),
+            **(_padded(self._first, self._batch) if self._samples.next_token else {}),
         )
         if self.holds and self._batch is not None:
             self._observe("batch", ids=[], targets=self._batch.count, floor=self._floor(offsets))
@@ -200,6 +214,7 @@ class Script:
         if self.role is Role.LEARN and (ids := self._samples.ids):
             # One at a time: they may be of different lengths.
             self._observe("split", **statistics.split(self._samples, "train", ids, chunk=1), by_content=by_content)
+            self._observe("classes", **({"missing": True} if self._samples.next_token else self._tally.fields()))
         if self.holds:
             self._observe("held", others=self._others)
 

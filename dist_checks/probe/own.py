@@ -24,6 +24,7 @@ from torch.optim import Optimizer
 from dist_checks.axes import Axis, Layout, Setting
 from dist_checks.looks.held import held, hold_loaders
 from dist_checks.looks.script import Script
+from dist_checks.probe import compiling
 from dist_checks.probe import record as records
 from dist_checks.probe.block_list import blocks_of
 from dist_checks.probe.clipping import Clipping, whole
@@ -53,6 +54,8 @@ SAID, CLIPPED, STEPPED = "probe.gradients()", "clip_grad_norm_", "optimizer.step
 
 RECORDS = {Role.LEARN: records.LEARN, Role.OVERFIT: records.OVERFIT}
 ALONE = (Role.SINGLE, *RECORDS)
+NARROWING = ("fp64", "bf16", "fp16")
+"""Precisions in which it counts what a single computes in fewer bits."""
 """Of rung zero; of what is compared, the usual one."""
 
 SPLIT = (Axis.PP, Axis.CP, Axis.TP, Axis.SP)
@@ -106,7 +109,8 @@ def attach(
         about["coordinates"] = about["coordinates"] or mesh_coordinates(model)
         record = Record(every=every, first=1, state_every=0, outputs_steps=0, routing_steps=0, applied=False)
     if record is None:
-        narrowing = role is Role.SINGLE and rung.get("precision") == "fp64" and Axis.COMPILE not in setting
+        compiled = Axis.COMPILE in setting or any(map(compiling.is_compiled, model.modules()))
+        narrowing = role is Role.SINGLE and rung.get("precision") in NARROWING and not compiled
         record = replace(RECORDS.get(role, Record()), narrowing=narrowing, env=tuple(told.get("env") or ()))
     try:
         holding = holding or holding_of(model, given)
@@ -130,6 +134,8 @@ def attach(
         hashes=not {Axis.PP, Axis.CP} & set(setting),
         sparse=bool(every),
         role=role,
+        steps=int(rung.get("steps", 0)),
+        tokens=told.get("tokens"),
     )
     atexit.register(_attached.close_at_exit)
     return _attached
@@ -176,6 +182,8 @@ class OwnLoop(Recorder):
         hashes: bool,
         sparse: bool = False,
         role: Role = Role.RUNG,
+        steps: int = 0,
+        tokens: Mapping[str, int | None] | None = None,
         **rest: Any,
     ) -> None:
         self._hashes = hashes
@@ -189,7 +197,8 @@ class OwnLoop(Recorder):
         self._loss_from: str | None = None
         self._model = model  # to the end: a script that frees DDP may hang, see tests/upstream/test_freed_group.py
         super().__init__(model, optimizer, **rest)
-        self._script = Script(role, model, self._optimizers, self.observe) if role in ALONE else None
+        alone = role in ALONE
+        self._script = Script(role, model, self._optimizers, self.observe, steps, tokens) if alone else None
         self._kept: list[Any] = []
         self._handles.append(model.register_forward_pre_hook(self._before_forward, with_kwargs=True))
         if self._script is not None:

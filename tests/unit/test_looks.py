@@ -231,6 +231,7 @@ def test_what_the_rung_that_learns_tells() -> None:
         "validation",
         "validation",
         "split",
+        "classes",
     ]
     assert dict(told)["causal"]["earlier"] == 0
     assert dict(told)["split"]["ids"] == [3, 5]

@@ -114,6 +114,49 @@ def test_padding_that_counts(job: Job) -> None:
     assert said == "of 176 targets of the first step 33 are tokens that the attention mask leaves out"
 
 
+@pytest.mark.parametrize(
+    ("told", "check", "rung", "words"),
+    [
+        ({"pad": 0}, "data_padding", "learn", "are at padding"),
+        ({"begin": 0}, "data_special_tokens", "learn", "more than one"),
+        ({"end": 16}, "data_special_tokens", "learn", "have no token that ends a text"),
+        ({"spares_norms": True}, "weight_decay_groups", "single", "norms and biases have weight decay"),
+    ],
+)
+def test_what_the_matrix_says_of_a_script(job: Job, told: dict[str, Any], check: str, rung: str, words: str) -> None:
+    """Each is wrong of this script, whose text has spaces everywhere, and nothing of the kind."""
+    report = alone(job, single={"learn": 2, "overfit": 0}, command=told).report
+    status, said = findings(report, check, rung)[0]
+    assert status == "fail"
+    assert words in said
+
+
+def test_classes_that_are_told_apart_and_one_that_is_not(job: Job) -> None:
+    single = {"learn": 60, "overfit": 0}
+    wrong = ("return self.layers(x)", "return self.layers(x)[:, [0, 1, 1]] - torch.tensor([0.0, 0.0, 1.0])")
+    right = alone(job, "other_losses.py", "--kind Images", single=single).report
+    report = alone(job, "other_losses.py", "--kind Images", single=single, mistake=wrong).report
+    status, said = findings(right, "classes", "learn")[0]
+    assert (status, said.split(";")[0]) == ("pass", "100% of 480 targets are right")
+    status, said = findings(report, "classes", "learn")[0]
+    assert status == "fail"
+    assert "and none of the 150 of 2, 150 times taken for 1" in said
+
+
+def test_statistics_in_16_bits(job: Job) -> None:
+    autocast = (
+        "loss = model(x, y) / args.accum",
+        'with torch.autocast("cpu", torch.bfloat16):\n                    loss = model(x, y) / args.accum',
+    )
+    norm = ("self.mlp(self.ln_2(x))", "self.mlp(h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + 1e-5))")
+    before = ("return x + self.mlp", "h = x.bfloat16()\n        return x + self.mlp")
+    asked = {"single": {"learn": 0, "overfit": 0}, "command": {"precision": "bf16"}}
+    right, report = (alone(job, changes=changes, **asked).report for changes in ([autocast], [autocast, before, norm]))
+    assert findings(right, "fp32_islands", "single")[0][0] == "pass"
+    status, said = findings(report, "fp32_islands", "single")[0]
+    assert (status, said) == ("fail", "computed in bfloat16: rsqrt in h.0, rsqrt in h.1")
+
+
 def test_a_loader_is_held(job: Job) -> None:
     """Batches of a DataLoader, the loss outside of the model, a class for each sample, dropout."""
     report = alone(job, "accelerate_loop.py", single=OVERFIT).report

@@ -11,6 +11,8 @@ from dist_checks.rung import Role
 FEWEST_STEPS = 50
 ENOUGH = 4
 """Targets of a class, below which it says nothing that the model misses all of them."""
+HALF = 0.5
+"""Of what each class would have if all were as frequent."""
 LEARNED = 0.5
 """Share of all targets that has to be right before one class is expected to be."""
 
@@ -24,12 +26,15 @@ def check(view: RungView) -> Iterator[Finding]:
         return
     found = next(iter(view.observed("classes")), None)
     if found is None or found.get("missing"):
-        yield writer.skipped("the recipe foretells tokens, or has no classes to count")
+        whose = "script" if view.own_loop else "recipe"
+        yield writer.skipped(f"the {whose} foretells tokens, or has no classes to count")
         return
     counts, right, names = found["counts"], found["right"], found["names"]
     total = sum(counts)
     share = sum(right) / total if total else 0.0
-    never = [at for at, count in enumerate(counts) if count >= ENOUGH and not right[at]]
+    # What a script trains on may have classes that are rare, and not learned yet.
+    enough = ENOUGH if not view.own_loop else max(ENOUGH, HALF * total / len(names))
+    never = [at for at, count in enumerate(counts) if count >= enough and not right[at]]
     said = f"{share:.0%} of {total} targets are right"
     if never and share > LEARNED:
         at = never[0]

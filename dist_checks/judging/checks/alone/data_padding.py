@@ -16,7 +16,7 @@ def check(view: RungView) -> Iterator[Finding]:
     if (finding := unsplit(view, writer)) is not None:
         yield finding
         return
-    if view.own_loop:
+    if view.own_loop and view.recipe["command"].get("pad") is None:
         yield _of_script(view, writer)
         return
     train = split(view, "train")
@@ -42,9 +42,7 @@ def _of_script(view: RungView, writer: Writer) -> Finding:
     """By its attention mask, in the first batch. One target a sample may be the end of a text, or its first token."""
     told = heard(view)
     if "padded" not in told:
-        return writer.skipped(
-            "nothing says what is padding in the batches of a script: it calls with no attention mask"
-        )
+        return writer.skipped("nothing says what is padding: there is no attention mask, and no command.pad")
     padded, samples, total = (int(told[key]) for key in ("padded", "samples", "targets"))
     if padded > samples:
         return writer.failed(

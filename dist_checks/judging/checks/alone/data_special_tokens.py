@@ -41,4 +41,5 @@ def check(view: RungView) -> Iterator[Finding]:
     if said:
         yield writer.passed("; ".join(said))
     else:
-        yield writer.skipped("the recipe does not say which tokens begin and end a text (begin, end)")
+        whose, where = ("script", "command.begin, command.end") if view.own_loop else ("recipe", "begin, end")
+        yield writer.skipped(f"the {whose} does not say which tokens begin and end a text ({where})")

@@ -11,8 +11,10 @@ from dist_checks.judging.view import RungView
 def check(view: RungView) -> Iterator[Finding]:
     """Parameters of one dimension in a group with weight decay, by the optimizer's own table."""
     writer = view.writer("weight_decay_groups")
-    if not view.recipe.get("spares_norms"):
-        yield writer.skipped("the recipe does not say that norms and biases are spared (spares_norms)")
+    told = view.recipe.get("command") or view.recipe
+    if not told.get("spares_norms"):
+        whose, where = ("script", "command.spares_norms") if view.own_loop else ("recipe", "spares_norms")
+        yield writer.skipped(f"the {whose} does not say that norms and biases are spared ({where})")
         return
     shapes = {str(row["name"]): row.get("shape") or () for row in view.trace.header.get("parameters") or ()}
     groups = view.trace.header.get("optimizer") or ()
