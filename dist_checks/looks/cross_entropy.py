@@ -42,7 +42,7 @@ class Heard:
         """Of the targets that are not ignored, in nats; NaN without one."""
         if not self.count:
             return math.nan
-        total = self.result.detach().double().sum()
+        total = self.result.double().sum()
         return float(total) if self.reduction == MEAN else float(total) / self.count
 
     @property
@@ -91,9 +91,8 @@ class Ear:
             # Targets may be probabilities of classes; logits without a dimension of classes are none.
             if not target.is_floating_point() and input.ndim in (target.ndim, target.ndim + 1) and input.ndim:
                 logits = input.detach().movedim(1, -1).flatten(0, -2) if input.ndim > 1 else input.detach()[None]
-                self._tell(
-                    Heard(logits, target.detach().flatten(), ignored, smoothing, weight is not None, result, reduction)
-                )
+                targets, told = target.detach().flatten(), result.detach()
+                self._tell(Heard(logits, targets, ignored, smoothing, weight is not None, told, reduction))
             return result
 
         return call

@@ -58,6 +58,7 @@ class Script:
         self._ids: Sequence[int] = ()
         self._inside = self._loss_inside = self._busy = False
         self._steps = 0
+        self._classes = 0
         self._start: list[Heard] = []
         self._batch: Batch | None = None
         self._sum, self._count = 0.0, 0
@@ -122,7 +123,8 @@ class Script:
         if not torch.is_grad_enabled():
             self._evaluated.append((heard.mean * heard.count, heard.count))
             return
-        if self._start and heard.classes != self._start[0].classes:
+        self._classes = self._classes or heard.classes
+        if heard.classes != self._classes:
             return  # of another head
         self._sum, self._count = self._sum + heard.mean * heard.count, self._count + heard.count
         self._loss_inside = self._loss_inside or self._inside
@@ -170,7 +172,7 @@ class Script:
         self._samples.next_token = offsets.get(str(NEXT), 0.0) >= SURE
         self._observe(
             "heard",
-            classes=self._start[0].classes,
+            classes=self._classes,
             loss_sum=sum(each.mean * each.count for each in self._start),
             targets=counted,
             rows=len(self._start[0].logits),
@@ -179,16 +181,15 @@ class Script:
             **(_padded(self._first, self._batch) if self._samples.next_token else {}),
         )
         if self.holds and self._batch is not None:
-            self._observe("batch", ids=[], targets=self._batch.count, floor=self._floor(offsets))
+            self._observe("batch", ids=[], targets=self._batch.count, floor=self._floor(self._batch))
+        self._start.clear()  # logits may be large
 
     def _batch_of(self, heard: Heard) -> Batch | None:
         return None if self._first is None else self._first.batch(heard)
 
-    def _floor(self, offsets: Mapping[str, float]) -> float:
-        assert self._batch is not None
+    def _floor(self, batch: Batch) -> float:
         mask = None if self._first is None else self._first.mask
-        lowest = statistics.floor(self._batch, causal=offsets.get(str(NEXT), 0.0) >= SURE, real=mask)
-        return lowest + self._start[0].floor
+        return statistics.floor(batch, causal=self._samples.next_token, real=mask) + self._start[0].floor
 
     def _ask(self) -> None:
         """The model, on the first batch; random numbers are drawn again afterwards."""
@@ -201,7 +202,7 @@ class Script:
                 try:
                     with torch.random.fork_rng(devices, device_type=device.type if devices else "cuda"):
                         found = None if call is None else look(self._model, call, batch)
-                except Exception as error:
+                except Exception as error:  # a model that cannot be called so is no reason to end the user's run
                     found = {"missing": True, "why": f"{type(error).__name__}: {error}"}
                 self._observe(what, **(found if found is not None else {"missing": True}))
         finally:
