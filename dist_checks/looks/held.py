@@ -20,7 +20,7 @@ DROPOUTS = ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "
 
 def copied(value: T) -> T:
     """With tensors of its own: a loop may change them in place."""
-    return tree_map(lambda x: x.detach().clone() if isinstance(x, Tensor) else x, value)  # type: ignore[no-any-return]
+    return tree_map(lambda x: x.detach().clone() if isinstance(x, Tensor) else x, value)  # type: ignore[no-any-return]  # untyped
 
 
 def held(batches: Iterable[T], kept: list[T]) -> Iterator[T]:
@@ -41,8 +41,8 @@ def hold_loaders() -> None:
     def held_iter(loader: Any) -> Iterator[Any]:
         return held(original(loader), kept.setdefault(loader, []))
 
-    held_iter.holds = True  # type: ignore[attr-defined]
-    DataLoader.__iter__ = held_iter  # type: ignore[assignment,method-assign]
+    held_iter.holds = True  # type: ignore[attr-defined]  # asked for above
+    DataLoader.__iter__ = held_iter  # type: ignore[assignment,method-assign]  # whoever opens one
 
 
 def drop_nothing() -> None:

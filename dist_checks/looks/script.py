@@ -168,7 +168,7 @@ class Script:
             self._observe("heard", missing=True)
             return
         counted = sum(each.count for each in self._start)
-        offsets = _offsets([b for each in self._start[:1] if (b := self._batch_of(each)) is not None])
+        offsets = {} if self._batch is None else _offsets(self._batch)
         self._samples.next_token = offsets.get(str(NEXT), 0.0) >= SURE
         self._observe(
             "heard",
@@ -183,9 +183,6 @@ class Script:
         if self.holds and self._batch is not None:
             self._observe("batch", ids=[], targets=self._batch.count, floor=self._floor(self._batch))
         self._start.clear()  # logits may be large
-
-    def _batch_of(self, heard: Heard) -> Batch | None:
-        return None if self._first is None else self._first.batch(heard)
 
     def _floor(self, batch: Batch) -> float:
         mask = None if self._first is None else self._first.mask
@@ -223,17 +220,16 @@ class Script:
         self._ear.stop()
 
 
-def _offsets(batches: Sequence[Batch]) -> dict[str, float]:
+def _offsets(batch: Batch) -> dict[str, float]:
     """Of targets that are tokens of the same sample: the share that is the token so many places on."""
+    inputs, targets = batch.inputs, batch.targets
     out: dict[str, float] = {}
-    for batch in batches:
-        inputs, targets = batch.inputs, batch.targets
-        if targets.shape != inputs.shape or inputs.is_floating_point():
-            continue
-        for offset in OFFSETS:
-            ahead, here = inputs[:, offset:], targets[:, : inputs.shape[1] - offset]
-            there = here != IGNORE
-            out[str(offset)] = float((ahead == here)[there].double().mean()) if bool(there.any()) else 0.0
+    if targets.shape != inputs.shape or inputs.is_floating_point():
+        return out
+    for offset in OFFSETS:
+        ahead, here = inputs[:, offset:], targets[:, : inputs.shape[1] - offset]
+        there = here != IGNORE
+        out[str(offset)] = float((ahead == here)[there].double().mean()) if bool(there.any()) else 0.0
     return out
 
 

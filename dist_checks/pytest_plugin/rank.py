@@ -174,7 +174,7 @@ def _run(payload: Mapping[str, Any], folder: Path, report: Report) -> None:
     config.pluginmanager.unregister(name="terminal")
     # pytest 8 asks the reporter, which is not here, how to colour what an assert compares.
     writer = create_terminal_writer(config, io.StringIO())
-    config.get_terminal_writer = lambda: writer  # type: ignore[method-assign]
+    config.get_terminal_writer = lambda: writer  # type: ignore[method-assign]  # in its place
     config.pluginmanager.register(OnRank(config, report, Path(payload["tmp_path"])), ON_RANK)
     config._do_configure()
     session = pytest.Session.from_config(config)

@@ -57,6 +57,20 @@ class Copying(Encoder):
         return F.cross_entropy(self(broken).flatten(0, 1), words.flatten())
 
 
+class Tags(Base):
+    """A tag for each word, by the word alone: no output depends on other words, and none has to."""
+
+    def build(self):
+        self.layers = nn.Sequential(nn.Embedding(WORDS, 32), nn.Linear(32, 32), nn.GELU(), nn.Linear(32, 4))
+
+    def forward(self, words):
+        return self.layers(words)
+
+    def loss(self, draw):
+        words = self.text(draw)
+        return F.cross_entropy(self(words).flatten(0, 1), words.flatten() % 4)
+
+
 class LeftPadded(Base):
     """Foretells the next word; padding stands on the left."""
 
@@ -124,7 +138,7 @@ class Policy(Base):
         return -(logs.gather(1, taken)[:, 0] * reward).mean()
 
 
-KINDS = {kind.__name__: kind for kind in (Masked, Copying, LeftPadded, Contrast, Images, Policy)}
+KINDS = {kind.__name__: kind for kind in (Masked, Copying, Tags, LeftPadded, Contrast, Images, Policy)}
 
 
 def main():

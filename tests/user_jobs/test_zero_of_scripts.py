@@ -188,7 +188,7 @@ def test_what_is_not_held_is_not_judged(job: Job) -> None:
     assert said.startswith("the script read 20 different batches in 20 steps: batches of a DataLoader")
 
 
-@pytest.mark.parametrize("kind", ["Masked", "Copying", "LeftPadded", "Contrast", "Images", "Policy"])
+@pytest.mark.parametrize("kind", ["Masked", "Copying", "Tags", "LeftPadded", "Contrast", "Images", "Policy"])
 def test_no_false_alarm_of_another_loss(job: Job, kind: str) -> None:
     """Each of them raised one, or would have, before its case was thought of."""
     report = alone(job, "other_losses.py", f"--kind {kind}", single={"learn": 100, "overfit": 1}).report

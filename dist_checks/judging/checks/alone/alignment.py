@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from dist_checks.judging.checks.alone.causal import ROUNDING
 from dist_checks.judging.heard import UNHEARD, heard, offset
 from dist_checks.judging.verdict import Blamed, Finding
 from dist_checks.judging.view import RungView, Writer
@@ -12,8 +13,6 @@ from dist_checks.rung import Role
 WORDS = {0: "the token itself", 1: "the next token", 2: "the token after the next", 3: "the third token from it"}
 SUSPECT = {0: "unshifted", 2: "twice", 3: "twice"}
 RIGHT = 1
-ROUNDING = 1e-6
-"""Of the largest change: kernels may add in another order."""
 SURE = 0.5
 """Of the loss of the worst guess: what foretells the targets is far below."""
 
